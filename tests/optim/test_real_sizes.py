@@ -1,5 +1,7 @@
 """One step at the shapes of models that people train, and at the borders of every constant, against the formulas."""
 
+import functools
+
 import pytest
 import torch
 from torch import nn
@@ -71,13 +73,6 @@ def test_a_step_is_that_of_the_reference(kernel, name, sizes):
 def test_where_work_is_cut_changes_no_bit(monkeypatch, block, piece):
     pytest.importorskip("numba")
 
-    class Cut(fused.Step):
-        def __init__(self, *args):
-            super().__init__(*args, block=block)
-
-        def run(self):
-            super().run(piece=piece)
-
     def steps():
         params = [nn.Parameter(w) for w in tensors([(37, 31), (5,), (1,), (2050,)], 0, 0.05)]
         optimizer = MirrorAdamW(params, lr=0.01, p=1.75, clip=None)
@@ -88,7 +83,7 @@ def test_where_work_is_cut_changes_no_bit(monkeypatch, block, piece):
         return [param.detach() for param in params]
 
     whole = steps()
-    monkeypatch.setattr(fused, "Step", Cut)
+    monkeypatch.setattr(fused, "step", functools.partial(fused.step, block=block, piece=piece))
     threads = torch.get_num_threads()
     try:
         torch.set_num_threads(2)

@@ -8,12 +8,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reference_threshold import reference_threshold
 from torch import nn
 
 from mirrormax import MirrorAdamW, MirrorDescent
-from mirrormax.optim.quantile import kth_smallest
-from mirrormax.optim.reference import reference_threshold
-from mirrormax.optim.target import set_total_steps, thresholded
+from mirrormax.optim.target import kth_smallest, set_total_steps, thresholded
 
 SCOPES = {"global": (0.8, "global"), "matrix": (0.7, "matrix"), "row": (0.75, "row"), "2:4": ("2:4", "global")}
 SHAPES = ((6, 8), (5, 4), (3, 16))
@@ -278,7 +277,7 @@ def test_the_kth_smallest_is_that_of_sorting(values, place, dtype):
     u = torch.tensor(values, dtype=dtype)
     parts = [u[: place + 1].clone(), u[place + 1 :].clone()]
     assert kth_smallest(parts, place + 1) == sorted(abs(float(x)) for x in u)[place]
-    assert kth_smallest(parts, place + 1, fused=False) == kth_smallest(parts, place + 1)
+    assert kth_smallest(parts, place + 1, wanted=False) == kth_smallest(parts, place + 1)
 
 
 @settings(max_examples=40, deadline=None)

@@ -79,7 +79,8 @@ def main(show: Show = say_nothing) -> dict[str, float]:
     """Print both times and their ratio, round by round; return the median ratios."""
     total, threads = TRIALS * sum(STEPS.values()), torch.get_num_threads()
     print(f"Fig 4 whole: {TRIALS} trials, {total:,} steps; {threads} threads.")
-    print(f"First call of the kernel (compiling, or loading from the cache): {time_of(warm_up).wall:.1f} s\n")
+    first = time_of(partial(simulate, sphere_problem(0), steps=1, options=KERNEL))  # so that no round compiles
+    print(f"First call of the kernel (compiling, or loading from the cache): {first.wall:.1f} s\n")
     print(f"{'round':>5s} {'plain, ms/step':>17s} {'kernel, s':>10s} {'us/step':>10s} {'ratio':>7s} {'per core':>8s}")
     ratios = []
     for k in range(ROUNDS):
@@ -100,7 +101,10 @@ def several(show: Show = say_nothing) -> dict[str, float]:
     """Print how long runs of Fig 4's size with several heads and classes take, as multiples of the binary kernel."""
     contestants: dict[str, Callable[[], object]] = {"binary": partial(sample, simulate, fig4_problems())}
     names = {f"{heads} head{'s' * (heads > 1)}, {classes} classes": (heads, classes) for heads, classes in SHAPES}
-    contestants |= {name: partial(sample, simulate_heads, several_problems(*shape)) for name, shape in names.items()}
+    for name, (heads, classes) in names.items():
+        made = [class_problem(seed, classes=classes, heads=heads) for seed in range(TRIALS)]
+        problems = tuple(np.stack(part) for part in zip(*made, strict=True))
+        contestants[name] = partial(sample, simulate_heads, problems)
     seconds = take_turns(contestants, SEVERAL_ROUNDS, warmup=1, show=show, clock=time.process_time)
     print(
         f"\nSeveral heads and classes, {SEVERAL_STEPS} steps for each p, times of all cores over those of `simulate`:\n"
@@ -119,14 +123,3 @@ def sample(run: Callable[..., object], problems: tuple[Any, ...]) -> None:
     """The first steps of every trial, for each p of Fig 4."""
     for p in STEPS:
         run(*problems, p=p, lr=LR, steps=SEVERAL_STEPS, record=1, options=KERNEL)
-
-
-def several_problems(heads: int, classes: int) -> tuple[Any, ...]:
-    """X, y, z, V of as many trials of that size."""
-    made = [class_problem(seed, classes=classes, heads=heads) for seed in range(TRIALS)]
-    return tuple(np.stack(part) for part in zip(*made, strict=True))
-
-
-def warm_up() -> None:
-    """One step, so that no round compiles."""
-    simulate(sphere_problem(0), steps=1, options=KERNEL)

@@ -74,8 +74,16 @@ def mirror_descent(
     p = _checked("p", p, above=1)
     momentum = _checked("momentum", momentum, at_least=0, below=1)
     weight_decay = _checked("weight_decay", weight_decay, at_least=0)
-    _refuse(p, momentum, nesterov, normalize)
-    heavy = not _is(momentum, 0)
+    if isinstance(p, float) and p > LARGEST_P_IN_FLOAT32 and jnp.result_type(float) != jnp.float64:
+        raise ValueError(
+            f"p={p!r} needs float64, because w^(p-1) leaves the range of float32; "
+            "call jax.config.update('jax_enable_x64', True) first, or take p at most 7."
+        )
+    heavy = isinstance(momentum, jax.Array) or momentum != 0  # a traced one may be any
+    if nesterov and not heavy:
+        raise ValueError("nesterov=True needs momentum > 0, got momentum=0; set momentum, for example to 0.9.")
+    if normalize not in (None, "tensor", "global"):
+        raise ValueError(f"normalize must be None, 'tensor' or 'global', got {normalize!r}.")
 
     def init(params: optax.Params) -> MirrorDescentState:
         dual = jax.tree.map(lambda w: _signed_power(_widened(w, p), p - 1), params)
@@ -106,39 +114,34 @@ def _plus(us: Any, factor: Number, ds: Any) -> Any:
     return jax.tree.map(lambda u, d: u + jnp.asarray(factor).astype(u.dtype) * d, us, ds)
 
 
-def _moved(u: jax.Array, w: Any, p: Number) -> jax.Array:
+def _moved(u: jax.Array, w: Any, p: Number) -> Any:
     """w⁺ − w, where w⁺ is what a weight of its own type can hold."""
     w = jnp.asarray(w)
-    target = _signed_power(u, 1 / (p - 1)).astype(w.dtype)
-    moved: jax.Array = target.astype(u.dtype) - w.astype(u.dtype)
-    return moved
+    return _signed_power(u, 1 / (p - 1)).astype(w.dtype).astype(u.dtype) - w.astype(u.dtype)
 
 
 def _normalized(grads: Any, p: Number, common: bool) -> Any:
     q = p / (p - 1)
     norms = jax.tree.map(lambda g: _norm(g, q), grads)
-    if common:
-        together = jnp.stack(jax.tree.leaves(norms)) if jax.tree.leaves(norms) else jnp.zeros(1)
-        total = _norm(together, q)
+    if common and jax.tree.leaves(norms):
+        total = _norm(jnp.stack(jax.tree.leaves(norms)), q)
         norms = jax.tree.map(lambda norm: total.astype(norm.dtype), norms)
     return jax.tree.map(lambda g, norm: g / (norm + SMALLEST_NORM), grads, norms)
 
 
-def _norm(g: jax.Array, q: Number) -> jax.Array:
+def _norm(g: jax.Array, q: Number) -> Any:
     """‖g‖_q with the largest entry divided out first, so that nothing over- or underflows."""
     size = jnp.abs(g)
     largest = jnp.max(size, initial=0.0)
     unit = jnp.where((largest > 0) & (largest < math.inf), largest, 1.0)
-    norm: jax.Array = unit * ((size / unit) ** q).sum() ** (1 / q)
-    return norm
+    return unit * ((size / unit) ** q).sum() ** (1 / q)
 
 
-def _signed_power(x: jax.Array, exponent: Number) -> jax.Array:
+def _signed_power(x: jax.Array, exponent: Number) -> Any:
     """sign(x) |x|^exponent; whole exponents, as 1/(p−1) often is, are multiplied out."""
     if isinstance(exponent, float) and abs(exponent - round(exponent)) < 1e-14 * exponent:
         exponent = round(exponent)
-    power: jax.Array = jnp.sign(x) * jnp.abs(x) ** exponent
-    return power
+    return jnp.sign(x) * jnp.abs(x) ** exponent
 
 
 def _widened(w: Any, p: Number) -> jax.Array:
@@ -146,27 +149,9 @@ def _widened(w: Any, p: Number) -> jax.Array:
     if not jnp.issubdtype(w.dtype, jnp.floating):
         raise TypeError(f"parameters must be real floating-point arrays, got one of {w.dtype}.")
     wide = jnp.float64 if isinstance(p, float) and p > LARGEST_P_IN_FLOAT32 else jnp.float32
-    widened: jax.Array = w.astype(jnp.promote_types(w.dtype, wide))
-    return widened
-
-
-def _is(value: Number, constant: float) -> bool:
-    """Whether it is this very number; a traced one may be any."""
-    return isinstance(value, (int, float)) and value == constant
+    return jnp.asarray(w, jnp.promote_types(w.dtype, wide))
 
 
 def _checked(name: str, value: Number, **bounds: float) -> Number:
     """A Python number within its bounds; one that jax holds cannot be looked at."""
     return value if isinstance(value, jax.Array) else number(name, value, **bounds)
-
-
-def _refuse(p: Number, momentum: Number, nesterov: bool, normalize: Any) -> None:
-    if isinstance(p, float) and p > LARGEST_P_IN_FLOAT32 and jnp.result_type(float) != jnp.float64:
-        raise ValueError(
-            f"p={p!r} needs float64, because w^(p-1) leaves the range of float32; "
-            "call jax.config.update('jax_enable_x64', True) first, or take p at most 7."
-        )
-    if nesterov and _is(momentum, 0):
-        raise ValueError("nesterov=True needs momentum > 0, got momentum=0; set momentum, for example to 0.9.")
-    if normalize not in (None, "tensor", "global"):
-        raise ValueError(f"normalize must be None, 'tensor' or 'global', got {normalize!r}.")

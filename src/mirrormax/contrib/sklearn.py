@@ -45,16 +45,15 @@ class _OneAgainstRest(ClassifierMixin):  # type: ignore[misc]
         positive = self.classes_[1:] if len(self.classes_) == 2 else self.classes_
         return np.where(y == positive[:, None], 1.0, -1.0)
 
-    def _chosen(self, outputs: Array) -> npt.NDArray[Any]:
-        index = (outputs > 0).astype(np.intp) if outputs.ndim == 1 else outputs.argmax(axis=1)
-        chosen: npt.NDArray[Any] = self.classes_[index]
-        return chosen
+    def predict(self, X: Any) -> Any:
+        """The class of each sample."""
+        outputs = self.decision_function(X)
+        return self.classes_[(outputs > 0).astype(np.intp) if outputs.ndim == 1 else outputs.argmax(axis=1)]
 
-    @staticmethod
-    def _shaped(outputs: Array) -> Array:
-        """(K, n) as scikit-learn has it: (n,) for two classes, (n, K) for more."""
-        shaped: Array = outputs[0] if len(outputs) == 1 else outputs.T
-        return shaped
+
+def _shaped(outputs: Any) -> Any:
+    """Of K classes' outputs (K, n, ...) those of the only one, or (n, K, ...)."""
+    return outputs[0] if len(outputs) == 1 else outputs.swapaxes(0, 1)
 
 
 class LpSVC(_OneAgainstRest, BaseEstimator):  # type: ignore[misc]
@@ -116,22 +115,16 @@ class LpSVC(_OneAgainstRest, BaseEstimator):  # type: ignore[misc]
             )
         d = X.shape[1]
         self.coef_: Array = solutions.v[:, :d]
-        self.intercept_: Array = (
-            solutions.v[:, d] * self.intercept_scaling if self.fit_intercept else np.zeros(len(signs))
-        )
+        self.intercept_ = solutions.v[:, d] * self.intercept_scaling if self.fit_intercept else np.zeros(len(signs))
         self.margin_, self.gap_ = solutions.margin, solutions.gap
         self.support_ = np.flatnonzero(solutions.support.any(axis=0))
         return self
 
-    def decision_function(self, X: Any) -> Array:
+    def decision_function(self, X: Any) -> Any:
         """Xv + intercept: (n,) for two classes, (n, K) for more."""
         check_is_fitted(self)
         X = validate_data(self, X, dtype=np.float64, reset=False)
-        return self._shaped((X @ self.coef_.T + self.intercept_).T)
-
-    def predict(self, X: Any) -> npt.NDArray[Any]:
-        """The class of each sample."""
-        return self._chosen(self.decision_function(X))
+        return _shaped((X @ self.coef_.T + self.intercept_).T)
 
 
 class AttentionClassifier(_OneAgainstRest, BaseEstimator):  # type: ignore[misc]
@@ -200,20 +193,13 @@ class AttentionClassifier(_OneAgainstRest, BaseEstimator):  # type: ignore[misc]
         self.W_, self.v_, self.loss_ = run.W[-1], run.v[-1], run.loss[-1]
         return self
 
-    def decision_function(self, X: Any) -> Array:
+    def decision_function(self, X: Any) -> Any:
         """f(X, z): (n,) for two classes, (n, K) for more."""
-        outputs: Any = attention_outputs(**self._seen(X), v=self.v_, W=self.W_)
-        return self._shaped(outputs)
+        return _shaped(attention_outputs(**self._seen(X), v=self.v_, W=self.W_))
 
-    def predict(self, X: Any) -> npt.NDArray[Any]:
-        """The class of each sequence."""
-        return self._chosen(self.decision_function(X))
-
-    def attention(self, X: Any) -> Array:
+    def attention(self, X: Any) -> Any:
         """σ(X W z), what each token weighs: (n, T) for two classes, (n, K, T) for more."""
-        weights: Any = attention_weights(**self._seen(X), W=self.W_)
-        shaped: Array = weights[0] if len(weights) == 1 else weights.swapaxes(0, 1)
-        return shaped
+        return _shaped(attention_weights(**self._seen(X), W=self.W_))
 
     def _seen(self, X: Any) -> dict[str, Any]:
         check_is_fitted(self)
@@ -239,13 +225,9 @@ class AttentionClassifier(_OneAgainstRest, BaseEstimator):  # type: ignore[misc]
             raise ValueError("X has tokens that are NaN or infinite in part; padding is NaN in all of a token.")
         if self.fit_intercept:
             X = np.concatenate([X, mask[..., None].astype(np.float64)], axis=-1)
-        return {"X": X, "z": _queries(X, mask, self.query), "mask": mask}
-
-
-def _queries(X: Array, mask: npt.NDArray[np.bool_], query: str) -> Array:
-    if query == "mean":
-        mean: Array = X.sum(axis=1) / mask.sum(axis=1, keepdims=True)
-        return mean
-    place = mask.argmax(axis=1) if query == "first" else mask.shape[1] - 1 - mask[:, ::-1].argmax(axis=1)
-    tokens: Array = X[np.arange(len(X)), place]
-    return tokens
+        if self.query == "mean":
+            z = X.sum(axis=1) / mask.sum(axis=1, keepdims=True)
+        else:
+            place = mask.argmax(axis=1) if self.query == "first" else mask.shape[1] - 1 - mask[:, ::-1].argmax(axis=1)
+            z = X[np.arange(len(X)), place]
+        return {"X": X, "z": z, "mask": mask}

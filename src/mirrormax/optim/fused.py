@@ -2,8 +2,8 @@
 
 It takes ℓp potentials, and weights of float32, float64 or bfloat16. The compiled kernels are given addresses, so this
 module makes them in one place only, :meth:`Rows.addresses`, which looks at type, device, size, layout and storage of
-every tensor; the addresses of weights and state are used again as long as :class:`~mirrormax.optim.batch.Held` finds
-them there, those of gradients never.
+every tensor; the addresses of weights and state are used again as long as
+:class:`~mirrormax.optim.preparation.Held` finds them there, those of gradients never.
 """
 
 from __future__ import annotations
@@ -22,17 +22,16 @@ import torch
 from torch import Tensor
 
 from mirrormax.geometry import Lp
-from mirrormax.optim.batch import ALL, DTYPE, SHAPE, Places, at
 from mirrormax.optim.kernels import check_gradient, is_dense
 from mirrormax.optim.sharding import PLAIN
-from mirrormax.optim.update import Numbers, Rule, Tensors
+from mirrormax.optim.update import ALL, Numbers, Places, Rule, Tensors, at
 
 # How weights and gradients are seen by numpy, which has no bfloat16.
 SEEN_AS = {torch.float32: np.float32, torch.float64: np.float64, torch.bfloat16: np.int16}
 BLOCK = 2048  # entries that stay in the first cache
 PIECE = 131_072  # entries that are worth a thread
 
-IS_CPU, LAYOUT = attrgetter("is_cpu"), attrgetter("layout")
+DTYPE, SHAPE, IS_CPU, LAYOUT = map(attrgetter, ("dtype", "shape", "is_cpu", "layout"))
 
 
 @functools.cache
@@ -83,10 +82,12 @@ class Rows:
         places = self.addresses(grads, self.of_g)
         if places is None:
             self.of_g = self.of_w if set(map(DTYPE, grads)) == {self.of_w} else self.of_u
-            grads = [
-                g if self.addresses([g], self.of_g, [k]) else _alike(g, w, self.of_g)
-                for k, (g, w) in enumerate(zip(grads, self.weights, strict=True))
-            ]
+            grads = list(grads)
+            for k, (g, w) in enumerate(zip(grads, self.weights, strict=True)):
+                if self.addresses([g], self.of_g, [k]) is None:
+                    check_gradient(g, w)
+                    alike = torch.empty_like(w, dtype=self.of_g, requires_grad=False)
+                    grads[k] = alike.copy_(g.to_dense() if g.is_sparse else g)
             places = self.addresses(grads, self.of_g)
         assert places is not None
         self.table[:, 2] = places
@@ -115,54 +116,45 @@ class Rows:
         return list(map(Tensor.data_ptr, tensors))
 
 
-def _alike(grad: Tensor, w: Tensor, dtype: torch.dtype) -> Tensor:
-    check_gradient(grad, w)
-    alike = torch.empty_like(w, dtype=dtype, requires_grad=False)
-    return alike.copy_(grad.to_dense() if grad.is_sparse else grad)
-
-
-class Step:
-    """The fused step of some parameters of one kind: made before anything moves, and then run.
+def step(
+    rule: Rule,
+    numbers: Numbers,
+    columns: Tensors,
+    rows: Rows,
+    threshold: float | None = None,
+    block: int = BLOCK,
+    piece: int = PIECE,
+) -> Callable[[], None]:
+    """The step of some parameters of one kind, ready to be taken; what it needs is compiled, while nothing has moved.
 
     With a ``threshold`` the weights are the dual variables behind it, written in the same pass.
     """
+    kernels = load_kernels()
+    assert isinstance(rule.potential, Lp)
+    exponent = 1 / (rule.potential.p - 1)
+    if rule.adam:
+        kind = kernels.TENSOR if rule.by_tensor else kernels.ENTRY
+    else:
+        kind = kernels.NESTEROV if rule.nesterov else kernels.HEAVY if rule.heavy else kernels.PLAIN
+    code = kernels.OWN if columns.own else _code(exponent)
+    code = code if threshold is None else kernels.BEHIND
+    likes = [_like(dtype) for dtype in (rows.of_w, rows.of_g, rows.of_u)]
+    kernel = kernels.step_kernel(kind, code, *(like.dtype.name for like in likes))
+    room = threshold if threshold is not None else np.inf if numbers.room is None else numbers.room
+    of_each = np.empty((len(rows.table), 5))
+    for k, column in enumerate((numbers.c, numbers.a, numbers.drop, numbers.least, room)):
+        of_each[:, k] = column
+    common = float(numbers.momentum), float(numbers.beta2), float(numbers.decay), exponent
 
-    def __init__(
-        self,
-        rule: Rule,
-        numbers: Numbers,
-        columns: Tensors,
-        rows: Rows,
-        threshold: float | None = None,
-        block: int = BLOCK,
-    ) -> None:
-        kernels = load_kernels()
-        assert isinstance(rule.potential, Lp)
-        exponent = 1 / (rule.potential.p - 1)
-        if rule.adam:
-            kind = kernels.TENSOR if rule.by_tensor else kernels.ENTRY
-        else:
-            kind = kernels.NESTEROV if rule.nesterov else kernels.HEAVY if rule.heavy else kernels.PLAIN
-        code = kernels.OWN if columns.own else _code(exponent)
-        code = code if threshold is None else kernels.BEHIND
-        self.params, self.rows = columns.w, rows.table
-        self.likes = [_like(dtype) for dtype in (rows.of_w, rows.of_g, rows.of_u)]
-        self.kernel = kernels.step_kernel(kind, code, *(like.dtype.name for like in self.likes))
-        room = threshold if threshold is not None else np.inf if numbers.room is None else numbers.room
-        self.numbers = np.empty((len(rows.table), 5))
-        for k, column in enumerate((numbers.c, numbers.a, numbers.drop, numbers.least, room)):
-            self.numbers[:, k] = column
-        self.common = (float(numbers.momentum), float(numbers.beta2), float(numbers.decay), exponent)
-        self.block = block
-        self._work(self.rows[:0], self.numbers[:0])  # compiles, while nothing has moved
+    def work(table: Any, of_each: Any) -> None:
+        kernel(table, of_each, common, *likes, block)
 
-    def run(self, piece: int = PIECE) -> None:
-        """Take the step."""
-        _share_out(self._work, self.rows, self.numbers, [like.itemsize for like in self.likes], piece)
-        torch.autograd.graph.increment_version(self.params)
+    def take() -> None:
+        _share_out(work, rows.table, of_each, [like.itemsize for like in likes], piece)
+        torch.autograd.graph.increment_version(columns.w)
 
-    def _work(self, rows: Any, numbers: Any) -> None:
-        self.kernel(rows, numbers, self.common, *self.likes, self.block)
+    work(rows.table[:0], of_each[:0])
+    return take
 
 
 def _share_out(work: Callable[[Any, Any], None], rows: Any, numbers: Any, widths: Sequence[int], piece: int) -> None:
@@ -187,14 +179,14 @@ def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(thread_name_prefix="mirrormax-step")
 
 
-def norms(rows: Rows, p: float = 2.0, block: int = BLOCK) -> Any:
+def norms(rows: Rows, p: float) -> Any:
     """‖g‖_q of the gradients in these rows, worked out in the type of dual variables, or in float64; q = p/(p − 1)."""
-    table, exponent = np.ascontiguousarray(rows.table[:, (2, 5)]), 1 / (p - 1)
+    table, kernels = np.ascontiguousarray(rows.table[:, (2, 5)]), load_kernels()
     likes = _like(rows.of_g), _like(torch.float64 if p == 2 else rows.of_u)
-    names = [like.dtype.name for like in likes]
+    of_g, of_u = (like.dtype.name for like in likes)
     if p == 2:
-        return np.sqrt(load_kernels().square_kernel(names[0])(table, *likes, block))
-    return load_kernels().norm_kernel(_code(exponent), *names)(table, exponent, *likes, block)
+        return np.sqrt(kernels.square_kernel(of_g)(table, *likes, BLOCK))
+    return kernels.norm_kernel(_code(1 / (p - 1)), of_g, of_u)(table, 1 / (p - 1), *likes, BLOCK)
 
 
 def _like(dtype: torch.dtype) -> Any:
@@ -203,14 +195,12 @@ def _like(dtype: torch.dtype) -> Any:
 
 def _code(exponent: float) -> int:
     """The power's name among the kernels, if it is multiplied out."""
-    whole = round(exponent)
-    kernels = load_kernels()
+    whole, kernels = round(exponent), load_kernels()
     if abs(exponent - 0.5) < 1e-15:
         return int(kernels.ROOT)
     return whole if whole in kernels.WHOLE and abs(exponent - whole) < 1e-14 * exponent else kernels.GENERAL
 
 
-@functools.cache
 def load_kernels() -> ModuleType:
     from mirrormax.optim import fused_kernels
 

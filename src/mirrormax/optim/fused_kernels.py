@@ -29,7 +29,6 @@ ROOT = -2  # 1/(p − 1) = ½
 OWN = -1  # weights that are their own dual variables
 BEHIND = -3  # weights that are their dual variables behind a threshold, which is given in place of room
 
-
 Decorator = Callable[[Any], Any]
 # Without the interpreter's lock; NaN and Inf are numbers like others.
 _options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
@@ -37,6 +36,7 @@ part: Decorator = njit(**_options)
 inlined: Decorator = njit(**_options, forceinline=True)  # in a loop: a call would keep it from being vectorised
 with_fma: Decorator = njit(**_options, forceinline=True, fastmath={"contract"})  # products and sums rounded once
 in_any_order: Decorator = njit(**_options, fastmath={"reassoc"})  # sums in any order
+in_llvm: Decorator = intrinsic
 
 
 def kept(function: Any, *names: object) -> Any:
@@ -53,14 +53,16 @@ def kept(function: Any, *names: object) -> Any:
         return part(function)
 
 
-def _to_pointer(typing_context: Any, address: Any) -> Any:
+@in_llvm
+def _pointer(typing_context: Any, address: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.inttoptr(args[0], cgutils.voidptr_t)
 
     return types.voidptr(types.int64), codegen
 
 
-def _to_bits(typing_context: Any, x: Any) -> Any:
+@in_llvm
+def _recast(typing_context: Any, x: Any) -> Any:
     """A float's bits as a whole number of its width, and back."""
     other = {types.float32: types.int32, types.int32: types.float32, types.float64: types.int64}.get(x, types.float64)
 
@@ -70,16 +72,16 @@ def _to_bits(typing_context: Any, x: Any) -> Any:
     return other(x), codegen
 
 
-_pointer: Any = intrinsic(_to_pointer)
-_recast: Any = intrinsic(_to_bits)
+def by_types(choose: Any, meaning: str, **options: Any) -> Any:
+    """A function of which ``choose`` gives the code by the types of its arguments, and by the values of codes."""
 
+    def chosen(*arguments: Any) -> Any:
+        raise NotImplementedError  # what compiled code calls is an overload
 
-def load(x: Any, room: Any) -> Any:
-    """``x`` in the type of ``room``, written there unless it has that type already."""
-
-
-def store(values: Any, w: Any) -> None:
-    """Round ``values``, which ``load`` gave, into ``w``."""
+    chosen.__doc__ = meaning
+    combined: Any = _options | options
+    overload(chosen, prefer_literal=True, strict=False, jit_options=combined)(choose)
+    return chosen
 
 
 def _load(x: Any, room: Any) -> Any:
@@ -121,20 +123,8 @@ def _store(values: Any, w: Any) -> Any:
     return to_bfloat16 if w.dtype == types.int16 else narrower
 
 
-overload(load)(_load)
-overload(store)(_store)
-
-
-def by_literal(choose: Any, meaning: str, **options: Any) -> Any:
-    """A function of which ``choose`` gives the code by the types of its arguments, and by the value of the last."""
-
-    def chosen(*arguments: Any) -> Any:
-        raise NotImplementedError  # what compiled code calls is an overload
-
-    chosen.__doc__ = meaning
-    combined: Any = _options | options
-    overload(chosen, prefer_literal=True, strict=False, jit_options=combined)(choose)
-    return chosen
+load = by_types(_load, "``x`` in the type of ``room``, written there unless it has that type already.")
+store = by_types(_store, "Round ``values``, which ``load`` gave, into ``w``.")
 
 
 # log2(m) = 2/ln 2 · (s + s³/3 + …), s = (m − 1)/(m + 1), √½ ≤ m < √2; 2^f = 1 + f ln 2 + …, |f| ≤ ½: both to 1e-9.
@@ -254,20 +244,17 @@ def _power(code: Any, x: Any) -> Any:
 def _direct(
     x: Any, g: Any, u: Any, m: Any, v: Any, c: Any, of_m: Any, of_v: Any, least: Any, decay: Any, kind: Any
 ) -> Any:
-    def by_entry(x, g, u, m, v, c, of_m, of_v, least, decay, kind):  # type: ignore[no-untyped-def]
+    def by_moments(x, g, u, m, v, c, of_m, of_v, least, decay, kind):  # type: ignore[no-untyped-def]
         for i in range(len(x)):
             d = c * g[i]
             first = m[i] + of_m[1] * (d - m[i])
-            second = v[i] * of_v[0] + of_v[1] * d * d
+            if kind == ENTRY:
+                second = v[i] * of_v[0] + of_v[1] * d * d
+                v[i] = second
+                x[i] = first / (np.sqrt(second) + least)
+            else:
+                x[i] = first
             m[i] = first
-            v[i] = second
-            x[i] = first / (np.sqrt(second) + least)
-
-    def by_tensor(x, g, u, m, v, c, of_m, of_v, least, decay, kind):  # type: ignore[no-untyped-def]
-        for i in range(len(x)):
-            first = m[i] + of_m[1] * (c * g[i] - m[i])
-            m[i] = first
-            x[i] = first
 
     def by_gradient(x, g, u, m, v, c, of_m, of_v, least, decay, kind):  # type: ignore[no-untyped-def]
         for i in range(len(x)):
@@ -278,7 +265,7 @@ def _direct(
                 x[i] = x[i] + of_m[0] * first if kind == NESTEROV else first
                 m[i] = first
 
-    return {ENTRY: by_entry, TENSOR: by_tensor}.get(kind.literal_value, by_gradient)
+    return by_moments if kind.literal_value in (ENTRY, TENSOR) else by_gradient
 
 
 def _write(w: Any, u: Any, x: Any, a: Any, drop: Any, room: Any, exponent: Any, code: Any) -> Any:
@@ -326,8 +313,8 @@ def firm(u: Any, lam: Any) -> Any:
     return u if size > type(lam)(3) * lam else type(lam)(0) if size <= lam else shrunk  # NaN stays NaN
 
 
-direct = by_literal(_direct, "x, and the moments after this gradient; of_m and of_v are β and 1 − β, or μ and 1 − μ.")
-write = by_literal(
+direct = by_types(_direct, "x, and the moments after this gradient; of_m and of_v are β and 1 − β, or μ and 1 − μ.")
+write = by_types(
     _write, "u ← u − (drop·u + ax), w ← ∇ψ*(u): held where it would grow by more than room, still where u is."
 )
 
@@ -401,7 +388,7 @@ def _sum(x: Any, largest: Any, exponent: Any, code: Any) -> Any:
     return summed
 
 
-sum_of_powers = by_literal(_sum, "Σ(|x|/largest)^(1 + exponent).", fastmath={"reassoc"})
+sum_of_powers = by_types(_sum, "Σ(|x|/largest)^(1 + exponent).", fastmath={"reassoc"})
 
 
 @part
@@ -421,12 +408,8 @@ def norm_kernel(code: int, of_g: str, of_u: str) -> Any:
     """
 
     def norms(rows: Any, exponent: float, like_g: Any, like_u: Any, block: int) -> Any:
-        lengths, spare, q, number = (
-            np.zeros(len(rows)),
-            np.empty(block, like_u.dtype),
-            1.0 + exponent,
-            like_u.dtype.type,
-        )
+        lengths, spare = np.zeros(len(rows)), np.empty(block, like_u.dtype)
+        q, number = 1.0 + exponent, like_u.dtype.type
         for t in range(len(rows)):
             total, unit = 0.0, 0.0
             for start in range(0, rows[t, 1], block):

@@ -21,16 +21,15 @@ class ParamGroups(list[dict[str, Any]]):
     """Parameter groups that say what went where; an optimizer takes them as any list."""
 
     def __repr__(self) -> str:
-        return "\n".join(self._lines())
-
-    def _lines(self) -> Iterator[str]:
+        lines = []
         for group in self:
             params = group["params"]
             options = ", ".join(f"{k}={v!r}" for k, v in group.items() if k not in ("name", "params", "param_names"))
             count = sum(param.numel() for param in params)
-            yield f"{group['name']}({options}): {len(params)} tensors, {count:,} numbers"
+            lines.append(f"{group['name']}({options}): {len(params)} tensors, {count:,} numbers")
             for name, param in zip(group["param_names"], params, strict=True):
-                yield f"    {name} {tuple(param.shape)}"
+                lines.append(f"    {name} {tuple(param.shape)}")
+        return "\n".join(lines)
 
 
 def param_groups(
@@ -78,9 +77,13 @@ def param_groups(
         raise TypeError(f"model must be an nn.Module, got {type(model).__name__}; pass the model, not its parameters.")
     if scope not in ("attention", "matrices"):
         raise ValueError(f"scope must be 'attention' or 'matrices', got {scope!r}.")
-    main, unused = (attention, matrices) if scope == "attention" else (matrices, attention)
+    scopes = {
+        "attention": (attention, _projections, "attention weights"),
+        "matrices": (matrices, _matrices, "matrices of layers"),
+    }
+    main, find, what = scopes.pop(scope)
+    ((other, (unused, *_)),) = scopes.items()
     if unused is not None:
-        other = "matrices" if scope == "attention" else "attention"
         raise ValueError(f"{other}={unused!r} needs scope={other!r}, got scope={scope!r}; pass {scope}= instead.")
     for argument, options in ((scope, main), ("rest", rest)):
         if options is not None and not isinstance(options, Mapping):
@@ -90,7 +93,6 @@ def param_groups(
         _check_patterns(argument, patterns, [name for name, _ in named])
     if scope == "attention":
         _warn_of_unknown(model, (*include, *exclude))
-    find = _projections if scope == "attention" else _matrices
     recognised = {id(param) for param in find(model)}
     groups: list[dict[str, Any]] = [
         {"name": name, "params": [], "param_names": [], **(options or {})}
@@ -102,15 +104,12 @@ def param_groups(
         group["params"].append(param)
         group["param_names"].append(name)
     if not groups[0]["params"]:
-        what = "are left after exclude" if recognised else "were found"
+        how = "are left after exclude" if recognised else "were found"
         raise ValueError(
-            f"no {_WHAT[scope]} {what} in {type(model).__name__}; name them with include= of param_groups, for example "
+            f"no {what} {how} in {type(model).__name__}; name them with include= of param_groups, for example "
             f"param_groups(model, scope={scope!r}, include=['*.my_query.weight'])."
         )
     return ParamGroups(group for group in groups if group["params"])
-
-
-_WHAT = {"attention": "attention weights", "matrices": "matrices of layers"}
 
 
 def is_rest_by_name(name: str) -> bool:
@@ -148,18 +147,18 @@ def _projections(model: nn.Module) -> Iterator[Tensor]:
     for name, module in model.named_modules():
         if isinstance(module, nn.MultiheadAttention):
             yield from (w for w in (getattr(module, key, None) for key in PACKED_PARAMETERS) if w is not None)
-        names = [child for child, layer in module.named_children() if _makes_vectors(layer)]
-        parts = {PROJECTIONS[child] for child in names if child in PROJECTIONS}
+        layers = {
+            child: layer
+            for child, layer in module.named_children()
+            if not isinstance(layer, nn.Embedding) and any(param.ndim == 2 for param in layer.parameters())
+        }
+        parts = {PROJECTIONS[child] for child in layers if child in PROJECTIONS}
         # "value" alone may be any head, "in_proj" any layer's: they need company, or a parent named for it.
-        packed = any(child in PACKED for child in names)  # GPT-2 has its queries apart where they look at other tokens
-        attends = (
-            len(parts) > 1
-            or packed
-            or "attention" in f"{type(module).__name__} {name}".lower().replace("attn", "attention")
-        )
-        for child in names:
+        packed = any(child in PACKED for child in layers)  # GPT-2 has its queries apart where they look at other tokens
+        named = "attention" in f"{type(module).__name__} {name}".lower().replace("attn", "attention")
+        attends = len(parts) > 1 or packed or named
+        for child, layer in layers.items():
             if child in PACKED or (attends and child in (*PROJECTIONS, "in_proj")):
-                layer = module.get_submodule(child)
                 yield from (param for param in layer.parameters() if param.ndim == 2)
 
 
@@ -174,10 +173,6 @@ def _warn_of_unknown(model: nn.Module, known: Sequence[str]) -> None:
                     "include= if it is an attention weight, or to exclude= to say that it is not.",
                     stacklevel=3,
                 )
-
-
-def _makes_vectors(layer: nn.Module) -> bool:
-    return not isinstance(layer, nn.Embedding) and any(param.ndim == 2 for param in layer.parameters())
 
 
 def _check_patterns(argument: str, patterns: Sequence[str], names: Sequence[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +13,6 @@ from mirrormax._checks import number
 from mirrormax._extras import install
 from mirrormax.geometry import Lp, SquaredLp, as_potential
 from mirrormax.optim import fused
-from mirrormax.optim.target import checked_target
 
 # What others put into groups: torch itself, its schedulers, and param_groups.
 FOREIGN_KEYS = ("params", "param_names", "name", "initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum")
@@ -20,11 +20,21 @@ FOREIGN_KEYS = ("params", "param_names", "name", "initial_lr", "max_lr", "min_lr
 # Beyond this p, float64 has too few exponents for w^{p-1} of weights that are small and ordinary.
 LARGEST_P = 80.0
 
+BOUNDS: dict[str, dict[str, float]] = {
+    "weight_decay": {"at_least": 0},
+    "momentum": {"at_least": 0, "below": 1},
+    "normalize_decay": {"at_least": 0, "below": 1},
+    "eps": {"at_least": 0},
+    "trust": {"above": 0},
+    "clip": {"above": 0},
+}
 SWITCHES = ("nesterov", "maximize", "compile", "error_if_nonfinite", "capturable")
+PATTERN = re.compile(r"([1-9]\d*):([1-9]\d*)")
 CHOICES = {
     "normalize": (None, "tensor", "global", "running"),
     "scale": (None, "tensor"),
     "moments": ("tensor", "entry", "matrix"),
+    "scope": ("global", "matrix", "row"),
 }
 
 
@@ -57,17 +67,14 @@ def checked(options: dict[str, Any]) -> dict[str, Any]:
         )
     options = {**options, "p": potential.p if isinstance(potential, Lp) else potential.spec()}
     options["lr"] = checked_lr(options["lr"])
-    options["weight_decay"] = number("weight_decay", options["weight_decay"], at_least=0)
-    if "momentum" in options:
-        options["momentum"] = number("momentum", options["momentum"], at_least=0, below=1)
-    if "normalize_decay" in options:
-        options["normalize_decay"] = number("normalize_decay", options["normalize_decay"], at_least=0, below=1)
+    for name, bounds in BOUNDS.items():
+        if name in options and not (name in ("trust", "clip") and options[name] is None):
+            options[name] = number(name, options[name], **bounds)
     if "betas" in options:
-        options["betas"] = _checked_betas(options["betas"])
-        options["eps"] = number("eps", options["eps"], at_least=0)
-    for name in ("trust", "clip"):
-        if options[name] is not None:
-            options[name] = number(name, options[name], above=0)
+        betas = options["betas"]
+        if not isinstance(betas, tuple | list) or len(betas) != 2:
+            raise TypeError(f"betas must be two numbers, got {betas!r}; write betas=(0.9, 0.999).")
+        options["betas"] = tuple(number("betas", beta, at_least=0, below=1) for beta in betas)
     for name in SWITCHES:
         if name in options and not isinstance(options[name], bool):
             raise TypeError(f"{name} must be True or False, got {options[name]!r}.")
@@ -97,13 +104,6 @@ def _check_together(options: dict[str, Any]) -> None:
         raise ValueError(f"{chosen[0]}=True and {chosen[1]}=True are two ways to do one thing; choose one of them.")
 
 
-def _checked_betas(betas: Any) -> tuple[float, float]:
-    if not isinstance(betas, tuple | list) or len(betas) != 2:
-        raise TypeError(f"betas must be two numbers, got {betas!r}; write betas=(0.9, 0.999).")
-    first, second = (number("betas", beta, at_least=0, below=1) for beta in betas)
-    return first, second
-
-
 def checked_lr(lr: Any) -> float | Tensor:
     if lr is None:
         raise TypeError("lr must be given, got None; write a step size, such as lr=0.1.")
@@ -113,3 +113,52 @@ def checked_lr(lr: Any) -> float | Tensor:
         raise ValueError(f"a tensor lr must hold one floating-point number, got shape {tuple(lr.shape)}, {lr.dtype}.")
     number("lr", float(lr), at_least=0)
     return lr
+
+
+def checked_target(options: dict[str, Any]) -> dict[str, Any]:
+    """The options of a target, checked; a group that has one gets no scale and no trust, which p = 2 does not need."""
+    sparsity, steps, scope = options["sparsity"], options["total_steps"], options["scope"]
+    if steps is not None:
+        options = {**options, "total_steps": checked_length(steps)}
+    if sparsity is None:
+        return options
+    if isinstance(sparsity, str):
+        pattern_of(sparsity)
+        if scope != "global":
+            raise ValueError(f"scope={scope!r} says nothing where sparsity={sparsity!r}; leave it out.")
+    else:
+        sparsity = number("sparsity", sparsity, at_least=0, below=1)
+    if options["p"] != 2:
+        raise ValueError(
+            f"sparsity={sparsity!r} puts a threshold in the place of p, got p={options['p']!r}; leave p out, or set it "
+            "to 2."
+        )
+    if options["capturable"]:
+        raise ValueError(
+            "sparsity= needs the quantile of all weights at every step, for which capturable=True leaves no time; "
+            "choose one of them."
+        )
+    return {**options, "sparsity": sparsity, "scale": None, "trust": None}
+
+
+def checked_length(steps: Any) -> int:
+    length = number("total_steps", steps, at_least=1)
+    if not length.is_integer():
+        raise ValueError(f"total_steps must be a whole number of at least 1, got {steps!r}.")
+    return int(length)
+
+
+def pattern_of(sparsity: Any) -> tuple[int, int] | None:
+    """(n, m) of "n:m", n of every m weights staying; None of a share."""
+    if not isinstance(sparsity, str):
+        return None
+    match = PATTERN.fullmatch(sparsity)
+    if match is None or int(match[1]) >= int(match[2]):
+        raise ValueError(f"sparsity must be a share in [0, 1) or n:m with n < m, such as '2:4', got {sparsity!r}.")
+    return int(match[1]), int(match[2])
+
+
+def final_share(sparsity: Any) -> float:
+    """The share of zeros at the end."""
+    pattern = pattern_of(sparsity)
+    return float(sparsity) if pattern is None else 1 - pattern[0] / pattern[1]

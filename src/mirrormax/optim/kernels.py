@@ -65,16 +65,12 @@ def compiled(rule: Rule, numbers: Numbers, tensors: Tensors) -> Callable[[], Non
 
 def _run(kernel: Callable[..., None], args: tuple[Any, ...], eagerly: Callable[[], None]) -> None:
     """Run a compiled kernel, or take the step without it where torch compiles no more of them for further layouts."""
+    errors: Any = torch._dynamo.exc
+    limit = getattr(errors, "FailOnRecompileLimitHit", None) or errors.FailOnCacheLimitHit  # torch 2.6
     try:
         kernel(*args)
-    except _limit_of_recompilations():  # which torch raises before it runs anything
+    except limit:  # which torch raises before it runs anything
         eagerly()
-
-
-def _limit_of_recompilations() -> type[Exception]:
-    errors: Any = torch._dynamo.exc
-    known: type[Exception] = getattr(errors, "FailOnRecompileLimitHit", None) or errors.FailOnCacheLimitHit  # torch 2.6
-    return known
 
 
 def step_rows(rule: Rule, numbers: Numbers, tensors: Tensors) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from mirrormax.geometry import Potential
-from mirrormax.optim.groups import is_rest_by_name, param_groups
+from mirrormax.optim.groups import is_rest_by_name
 from mirrormax.optim.optimizer import MirrorOptimizer, Params
 
 DEFAULT_P = 1.5  # as good as AdamW dense in `mirrormax reproduce practice`, where 1.1 is behind
@@ -153,11 +153,7 @@ class MirrorAdamW(MirrorOptimizer):
         self._by_dimension = p is None
         if p is None:
             p = DEFAULT_P if sparsity is None else 2.0
-        # Every argument but params is an option of a group.
-        defaults = {name: value for name, value in locals().items() if name not in ("self", "params", "__class__")}
-        if isinstance(params, nn.Module):
-            params = param_groups(params, rest=ADAMW, scope="matrices")
-        super().__init__(params, defaults)
+        super().__init__(params, locals(), rest=ADAMW)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group, or two where p was never given: matrices, and the rest under AdamW's step."""
@@ -178,11 +174,11 @@ class MirrorAdamW(MirrorOptimizer):
             return [group]  # torch says what it thinks of it
         given = group.get("param_names")
         names = given or [item[0] if isinstance(item, tuple) else "" for item in params]
+        tensors = [item[1] if isinstance(item, tuple) else item for item in params]
+        is_rest = [getattr(t, "ndim", 2) < 2 or is_rest_by_name(name) for name, t in zip(names, tensors, strict=True)]
         parts = []
-        for chosen, options in ((False, {}), (True, ADAMW)):
-            places = [
-                k for k, (name, item) in enumerate(zip(names, params, strict=True)) if _is_rest(name, item) is chosen
-            ]
+        for options, rest in (({}, False), (ADAMW, True)):
+            places = [k for k, chosen in enumerate(is_rest) if chosen is rest]
             part = {**group, **options, "params": [params[k] for k in places]}
             if given:
                 part["param_names"] = [given[k] for k in places]
@@ -192,8 +188,3 @@ class MirrorAdamW(MirrorOptimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_by_dimension": self._by_dimension}
-
-
-def _is_rest(name: str, item: Any) -> bool:
-    param = item[1] if isinstance(item, tuple) else item
-    return getattr(param, "ndim", 2) < 2 or is_rest_by_name(name)

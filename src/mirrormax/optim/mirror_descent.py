@@ -7,7 +7,6 @@ from typing import Literal
 from torch import Tensor, nn
 
 from mirrormax.geometry import Potential
-from mirrormax.optim.groups import param_groups
 from mirrormax.optim.optimizer import MirrorOptimizer, Params
 
 
@@ -110,11 +109,7 @@ class MirrorDescent(MirrorOptimizer):
         capturable: bool = False,
         error_if_nonfinite: bool = False,
     ) -> None:
-        # Every argument but params is an option of a group.
-        defaults = {name: value for name, value in locals().items() if name not in ("self", "params", "__class__")}
-        if isinstance(params, nn.Module):
-            params = param_groups(params, rest={"p": 2.0, "sparsity": None}, scope="matrices")
-        super().__init__(params, defaults)
+        super().__init__(params, locals(), rest={"p": 2.0, "sparsity": None})
 
     def __repr__(self) -> str:
         text = super().__repr__()

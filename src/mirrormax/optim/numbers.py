@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,33 +12,53 @@ from torch import Tensor
 
 from mirrormax.geometry import Lp, Potential
 from mirrormax.optim import fused
-from mirrormax.optim.batch import Batch
+from mirrormax.optim.preparation import Batch
 from mirrormax.optim.sharding import PLAIN, whole
 from mirrormax.optim.update import Number, Numbers
 
 EUCLIDEAN = Lp(2.0)
 SMALLEST_NORM = 2.2e-16
-Work = Callable[[], object]
-"""A part of a step that is ready to be taken."""
 
 
-def numbers_of(batches: Sequence[Batch]) -> tuple[list[Numbers], list[Work]]:
-    """The numbers in the formulas for the parameters of each batch, and the work that brings the state up to date."""
-    later: list[Work] = []
-    factors = _factors(batches, later)
-    return [_numbers(batch, c, norms, later) for batch, (c, norms) in zip(batches, factors, strict=True)], later
+def bring_numbers(batches: Sequence[Batch]) -> None:
+    """Give each batch the numbers in the formulas for its parameters, and those that its states will hold.
+
+    A group does not clip what it normalises.
+    """
+    of_batches = [(batch, _norms(batch)) for batch in batches]
+    clipped = [own for batch, own in of_batches if own is not None and batch.group["clip"] is not None]
+    length = torch.linalg.vector_norm(_joined(clipped)) if clipped else None
+    together: dict[Potential, list[Tensor]] = {}
+    for batch, own in of_batches:
+        if own is not None and batch.group.get("normalize") == "global":
+            together.setdefault(batch.rule.potential, []).append(own)
+    totals = [potential.dual_norm(_joined(parts)).view(1) for potential, parts in together.items()]
+    common = totals[0] if len(totals) == 1 else _joined(totals).norm() if totals else None
+    for batch, own in of_batches:
+        # What gradients are multiplied by: a vector that lies where they are, so that nobody waits for it.
+        c = torch.ones(len(batch.params), dtype=torch.float64, device="cpu") if own is None else torch.ones_like(own)
+        if own is not None and batch.group["clip"] is not None:
+            assert length is not None
+            c = c * (batch.group["clip"] / (length + 1e-6)).clamp(max=1.0).to(c.device)  # NaN stays NaN
+        elif own is not None and batch.group.get("normalize"):
+            divisor = {"tensor": own, "global": common}.get(batch.group["normalize"])
+            divisor = _running(batch, own) if divisor is None else divisor
+            c = c / (divisor.to(c.device) + SMALLEST_NORM)
+        batch.numbers = _numbers(batch, -c if batch.group["maximize"] else c, own)
 
 
-def _numbers(batch: Batch, c: Tensor, norms: Tensor | None, later: list[Work]) -> Numbers:
-    group, rule, lr = batch.group, batch.rule, batch.lr
-    scale = 1.0 if group["scale"] is None else batch.scales()
+def _numbers(batch: Batch, c: Tensor, norms: Tensor | None) -> Numbers:
+    group, rule, lr = batch.group, batch.rule, batch.group["lr"]
+    if isinstance(lr, Tensor) and not group["capturable"]:
+        lr = float(lr)
+    scale = 1.0 if group["scale"] is None else batch.number("scale")
     room = None if group["trust"] is None else group["trust"] * batch.number("size")
     if not rule.adam:
         mu = group["momentum"]
         scale = scale.to(c.device) if isinstance(scale, Tensor) else scale
         return Numbers(c * scale, lr, room, mu, 1 - mu, decay=group["weight_decay"])
     (first, second), t = group["betas"], batch.number("step") + 1
-    later.append(functools.partial(batch.set_number, "step", t))
+    batch.later["step"] = t
     keep, degree = 1 - lr * group["weight_decay"], rule.potential.degree
     drop = 0.0 if degree is None else 1 - _signed(keep, degree - 1)
     a, root, least = lr * scale / (1 - first**t), (1 - second**t) ** 0.5, 0.0
@@ -49,7 +69,7 @@ def _numbers(batch: Batch, c: Tensor, norms: Tensor | None, later: list[Work]) -
         before = batch.number("exp_avg_sq")
         entries = before.new_tensor([max(1, param.numel()) for param in batch.params])
         mean = second * before + (1 - second) * ((c * norms) ** 2).to(before) / entries
-        later.append(functools.partial(batch.set_number, "exp_avg_sq", mean))
+        batch.later["exp_avg_sq"] = mean
         a = a / (mean**0.5 / root + group["eps"])
     else:  # a m/(√v/root + ε)
         a, least = a * root, group["eps"] * root
@@ -91,47 +111,18 @@ def _values(grad: Tensor) -> Tensor:
     return grad.coalesce().values() if grad.is_sparse else grad
 
 
-def _factors(batches: Sequence[Batch], later: list[Work]) -> list[tuple[Tensor, Tensor | None]]:
-    """For each batch a vector of what its gradients are multiplied by (sign, clipping, normalisation), and their norms.
-
-    A group does not clip what it normalises.
-    """
-    of_batches = [(batch, _norms(batch)) for batch in batches]
-    clipped = [own for batch, own in of_batches if own is not None and batch.group["clip"] is not None]
-    length = torch.linalg.vector_norm(_joined(clipped)) if clipped else None
-    together: dict[Potential, list[Tensor]] = {}
-    for batch, own in of_batches:
-        if own is not None and batch.group.get("normalize") == "global":
-            together.setdefault(batch.rule.potential, []).append(own)
-    totals = [potential.dual_norm(_joined(parts)).view(1) for potential, parts in together.items()]
-    common = totals[0] if len(totals) == 1 else _joined(totals).norm() if totals else None
-    factors = []
-    for batch, own in of_batches:
-        # A vector of factors lies where the gradients are, so that nobody waits for it.
-        c = torch.ones(len(batch.params), dtype=torch.float64, device="cpu") if own is None else torch.ones_like(own)
-        if own is not None and batch.group["clip"] is not None:
-            assert length is not None
-            c = c * (batch.group["clip"] / (length + 1e-6)).clamp(max=1.0).to(c.device)  # NaN stays NaN
-        elif own is not None and batch.group.get("normalize"):
-            divisor = {"tensor": own, "global": common}.get(batch.group["normalize"])
-            divisor = _running(batch, own, later) if divisor is None else divisor
-            c = c / (divisor.to(c.device) + SMALLEST_NORM)
-        factors.append((-c if batch.group["maximize"] else c, own))
-    return factors
-
-
 def _joined(vectors: Sequence[Tensor]) -> Tensor:
     dtype = functools.reduce(torch.promote_types, (vector.dtype for vector in vectors))
     return torch.cat([vector.to(vectors[0].device, dtype) for vector in vectors])
 
 
-def _running(batch: Batch, norms: Tensor, later: list[Work]) -> Tensor:
+def _running(batch: Batch, norms: Tensor) -> Tensor:
     """What to divide by, max(r, ‖g‖/3), r being brought up to date; a norm that is not finite leaves it alone."""
     rho, average = batch.group["normalize_decay"], batch.number("norm")
     norms = norms.to(average.device, average.dtype)
     new = torch.where(average.isnan(), norms, rho * average + (1 - rho) * norms)
     new = torch.where(norms.isfinite(), new, average)
-    later.append(functools.partial(batch.set_number, "norm", new))
+    batch.later["norm"] = new
     return torch.maximum(new, norms / 3)
 
 

@@ -14,19 +14,19 @@ from operator import attrgetter, itemgetter
 from typing import Any, overload
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._compile import _disable_dynamo  # torch.compiler.disable would import the compiler at once
 from torch.optim import Optimizer
 
-from mirrormax._checks import several
-from mirrormax.geometry import Potential, as_potential
+from mirrormax._checks import number, several
+from mirrormax.geometry import as_potential
 from mirrormax.optim import fused, kernels, target
-from mirrormax.optim.batch import Batch
-from mirrormax.optim.hyperparameters import canonical, checked, checked_lr
-from mirrormax.optim.numbers import Work, numbers_of, refuse_nonfinite
-from mirrormax.optim.preparation import Prepared, prepare
+from mirrormax.optim.groups import param_groups
+from mirrormax.optim.hyperparameters import canonical, checked, checked_lr, final_share, pattern_of
+from mirrormax.optim.numbers import bring_numbers, refuse_nonfinite
+from mirrormax.optim.preparation import Batch, Prepared, prepare
 from mirrormax.optim.sharding import shard
-from mirrormax.optim.update import Numbers, Rule
+from mirrormax.optim.update import Rule
 
 Params = Iterable[Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, Tensor]]
 GRAD = attrgetter("grad")
@@ -37,10 +37,15 @@ LAID_OUT_BY = ("scale", "trust", "sparsity", "normalize", "fused", "capturable")
 class MirrorOptimizer(Optimizer):
     """A ``torch.optim.Optimizer`` whose steps are taken on the dual variables u = ∇ψ(w)."""
 
-    def __init__(self, params: Params, defaults: dict[str, Any]) -> None:
+    def __init__(self, params: nn.Module | Params, arguments: dict[str, Any], rest: dict[str, Any]) -> None:
+        """``arguments`` are those of an optimizer, and of a model all but the matrices of its layers gets ``rest``."""
         self._forget()
+        if isinstance(params, nn.Module):
+            params = param_groups(params, rest=rest, scope="matrices")
         several("params", params, "parameters, such as model.parameters()")
-        super().__init__(params, checked(defaults))
+        # Every argument but params is an option of a group.
+        options = {name: value for name, value in arguments.items() if name not in ("self", "params", "__class__")}
+        super().__init__(params, checked(options))
 
     def _forget(self) -> None:
         self._rules: dict[int, tuple[dict[str, Any], Rule]] = {}  # of each group the options it had, and their rule
@@ -66,23 +71,21 @@ class MirrorOptimizer(Optimizer):
         own = [dict(group) for group in self.param_groups]
         super().load_state_dict(state_dict)
         self.resync()
-        changed: list[tuple[int, Potential, Potential]] = []
-        groups = zip(self.param_groups, own, state_dict["param_groups"], strict=True)
-        for index, (group, before, saved) in enumerate(groups):
+        for group, before, saved in zip(self.param_groups, own, state_dict["param_groups"], strict=True):
             group.update({name: before[name] for name in before.keys() & self.defaults.keys() - saved.keys()})
-            if as_potential(group["p"]) != as_potential(before["p"]):
-                changed.append((index, as_potential(before["p"]), as_potential(group["p"])))
             for place, param in zip(saved["params"], group["params"], strict=True):
                 state = self.state.get(param, {})
                 for name, value in state.items():
                     state[name] = _restored(value, state_dict["state"].get(place, {}).get(name))
                 state.pop("scale", None)  # which an earlier version kept, though it follows from the size
-        for index, ours, theirs in changed:
-            warnings.warn(
-                f"load_state_dict changes p of group {index} from {ours} to {theirs}, as it was saved; to keep "
-                f"yours, set param_groups[{index}]['p'] after loading.",
-                stacklevel=2,
-            )
+        for index, (group, before) in enumerate(zip(self.param_groups, own, strict=True)):
+            ours, theirs = as_potential(before["p"]), as_potential(group["p"])
+            if ours != theirs:
+                warnings.warn(
+                    f"load_state_dict changes p of group {index} from {ours} to {theirs}, as it was saved; to keep "
+                    f"yours, set param_groups[{index}]['p'] after loading.",
+                    stacklevel=2,
+                )
 
     def resync(self) -> None:
         """Compare all parameters with their dual variables at the next step, as after writes through ``.data``."""
@@ -93,7 +96,15 @@ class MirrorOptimizer(Optimizer):
 
         It takes the place of the schedule that ``total_steps`` gives, for trainings whose length nobody knows before.
         """
-        target.set_sparsity(self.param_groups, share)
+        share = number("share", share, at_least=0, below=1)
+        groups = [group for group in self.param_groups if group["sparsity"] is not None]
+        if not groups:
+            raise ValueError("no group has a target; give sparsity= when the optimizer is made.")
+        for group in groups:
+            if pattern_of(group["sparsity"]) is not None and share > final_share(group["sparsity"]):
+                raise ValueError(f"share={share:g} is more than sparsity={group['sparsity']!r} leaves room for.")
+        for group in groups:
+            group[target.GIVEN] = share
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -122,27 +133,27 @@ class MirrorOptimizer(Optimizer):
     def _advance(self) -> None:
         rules = [self._rule_of(index, group) for index, group in enumerate(self.param_groups)]
         refuse_nonfinite(self.param_groups)
-        batches = [
-            batch
+        of_groups = [
+            self._batches(index, group, rule)
             for index, (group, rule) in enumerate(zip(self.param_groups, rules, strict=True))
-            for batch in self._batches(index, group, rule)
         ]
-        numbers, later = numbers_of(batches)
-        aims = target.aims(batches, numbers)
-        levels = {id(aim.group): aim.level for aim in aims}
-        work = [
-            part
-            for batch, own in zip(batches, numbers, strict=True)
-            for part in _work(batch, own, levels.get(id(batch.group)))
-        ]
-        for part in (*later, *work):  # from here on, things move
+        batches = [batch for own in of_groups for batch in own]
+        aiming = [own for own in of_groups if own and own[0].rule.target]
+        bring_numbers(batches)
+        for own in aiming:
+            target.aim(own)
+        work = [part for batch in batches for part in _work(batch)]
+        for batch in batches:  # from here on, things move
+            for name, values in batch.later.items():
+                batch.vectors[name][batch.places] = values
+        for part in work:
             part()
+        for own in aiming:
+            target.reach(own)
         if batches:
             target.count_step(self.param_groups)
-        for aim in aims:
-            aim.reach()
         for batch in batches:
-            batch.note_versions()
+            batch.versions[batch.places] = batch.versions_now()
 
     def _rule_of(self, index: int, group: dict[str, Any]) -> Rule:
         """The rule of a group, whose options are looked at again if they have changed."""
@@ -167,40 +178,33 @@ class MirrorOptimizer(Optimizer):
         members = list(zip(map(id, params), map(id, map(self.state.__getitem__, params)), rows, strict=True))
         key = rule, [group.get(name) for name in LAID_OUT_BY]
         before = self._prepared.get(index)
-        batches = None if before is None else before.moving(key, members, group["capturable"])
+        batches = None if before is None else before.moving(group, key, members)
         if batches is None or not all(batch.holds() for batch in batches):
             self._prepared.pop(index, None)
             now = self._prepared[index] = prepare(self, index, rule, key, members, before)
-            batches = now.moving(key, members, group["capturable"])
+            batches = now.moving(group, key, members)
             assert batches is not None
-        lr = group["lr"]
-        if isinstance(lr, Tensor) and not group["capturable"]:
-            lr = float(lr)
         grad_of = dict(zip(map(id, params), grads, strict=True))
         for batch in batches:
-            batch.group, batch.lr = group, lr
             ours = [grad_of[id(param)] for param in batch.params]
             if batch.rule.in_pieces:
                 ours = list(map(shard, ours))
-            batch.columns = batch.columns._replace(g=_received(batch, ours))
+            if batch.kernel == "fused":
+                ours = batch.rows.receive(ours)
+            else:
+                for grad, w in zip(ours, batch.weights, strict=True):
+                    kernels.check_gradient(grad, w)
+            if batch.kernel == "any":
+                ours = [grad.to_dense() if grad.is_sparse else grad for grad in ours]
+            batch.columns = batch.columns._replace(g=ours)
         return batches
 
 
-def _received(batch: Batch, grads: list[Tensor]) -> list[Tensor]:
-    """The gradients of a step as the kernel of a batch takes them."""
-    if batch.kernel == "fused":
-        received: list[Tensor] = batch.rows.receive(grads)
-        return received
-    for grad, w in zip(grads, batch.weights, strict=True):
-        kernels.check_gradient(grad, w)
-    return grads if batch.kernel == "rows" else [grad.to_dense() if grad.is_sparse else grad for grad in grads]
-
-
-def _work(batch: Batch, numbers: Numbers, threshold: float | None) -> list[Work]:
+def _work(batch: Batch) -> list[Callable[[], object]]:
     """The step of a batch, ready to be taken."""
     if batch.kernel == "fused":
-        return [fused.Step(batch.rule, numbers, batch.columns, batch.rows, threshold).run]
-    each = [(own, batch.columns.each(itemgetter(k))) for k, own in enumerate(numbers.each(len(batch.params)))]
+        return [fused.step(batch.rule, batch.numbers, batch.columns, batch.rows, batch.threshold)]
+    each = [(own, batch.columns.each(itemgetter(k))) for k, own in enumerate(batch.numbers.each(len(batch.params)))]
     if batch.kernel == "rows":
         take = kernels.step_rows
     elif batch.group["capturable"]:

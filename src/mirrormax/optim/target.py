@@ -15,66 +15,31 @@ claimed for them; docs/math/norms.md has the runs.
 
 from __future__ import annotations
 
+import functools
 import math
-import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from mirrormax._checks import number
 from mirrormax.optim import fused
-from mirrormax.optim.batch import Batch
 from mirrormax.optim.dual import fit
-from mirrormax.optim.kernels import in_a_row, in_one_order, pieces
-from mirrormax.optim.quantile import kth_smallest, loops, of_sample
+from mirrormax.optim.hyperparameters import checked_length, final_share, pattern_of
+from mirrormax.optim.kernels import CHUNK, in_a_row, in_one_order, pieces
 from mirrormax.optim.sharding import shard
-from mirrormax.optim.update import Numbers, Tensors
+from mirrormax.optim.update import Tensors
 
-SCOPES = ("global", "matrix", "row")
+if TYPE_CHECKING:
+    from mirrormax.optim.preparation import Batch
+
 BEGIN, END = 0.05, 0.6  # of the training, between which the share rises
 FIRM = 3.0  # λ times this is where weights are no longer shrunk
-PATTERN = re.compile(r"([1-9]\d*):([1-9]\d*)")
+DIGIT = 16  # bits of a number that one pass over the data decides
+WHOLE = {torch.float32: torch.int32, torch.float64: torch.int64}  # in which the bits of a number are read
 LARGE, SAMPLE = 1 << 20, 1 << 17  # numbers of which a sample does on the way, and how many it takes, nearly
 # Kept in a group beside its options: steps taken, and the share that somebody else has set.
 STEP, GIVEN = "sparsity_step", "sparsity_given"
-
-
-def checked_target(options: dict[str, Any]) -> dict[str, Any]:
-    """The options of a target, checked; a group that has one gets no scale and no trust, which p = 2 does not need."""
-    sparsity, steps, scope = options["sparsity"], options["total_steps"], options["scope"]
-    if scope not in SCOPES:
-        raise ValueError(f"scope must be {', '.join(map(repr, SCOPES[:-1]))} or {SCOPES[-1]!r}, got {scope!r}.")
-    if steps is not None:
-        options = {**options, "total_steps": _length(steps)}
-    if sparsity is None:
-        return options
-    if isinstance(sparsity, str):
-        pattern_of(sparsity)
-        if scope != "global":
-            raise ValueError(f"scope={scope!r} says nothing where sparsity={sparsity!r}; leave it out.")
-    else:
-        sparsity = number("sparsity", sparsity, at_least=0, below=1)
-    if options["p"] != 2:
-        raise ValueError(
-            f"sparsity={sparsity!r} puts a threshold in the place of p, got p={options['p']!r}; leave p out, or set it "
-            "to 2."
-        )
-    if options["capturable"]:
-        raise ValueError(
-            "sparsity= needs the quantile of all weights at every step, for which capturable=True leaves no time; "
-            "choose one of them."
-        )
-    return {**options, "sparsity": sparsity, "scale": None, "trust": None}
-
-
-def _length(steps: Any) -> int:
-    length = number("total_steps", steps, at_least=1)
-    if not length.is_integer():
-        raise ValueError(f"total_steps must be a whole number of at least 1, got {steps!r}.")
-    return int(length)
 
 
 def with_counts(group: dict[str, Any], others: Iterable[dict[str, Any]]) -> dict[str, Any]:
@@ -88,35 +53,6 @@ def with_counts(group: dict[str, Any], others: Iterable[dict[str, Any]]) -> dict
     return {STEP: max(steps, default=0), GIVEN: None, **group}
 
 
-def pattern_of(sparsity: Any) -> tuple[int, int] | None:
-    """(n, m) of "n:m", n of every m weights staying; None of a share."""
-    if not isinstance(sparsity, str):
-        return None
-    match = PATTERN.fullmatch(sparsity)
-    if match is None or int(match[1]) >= int(match[2]):
-        raise ValueError(f"sparsity must be a share in [0, 1) or n:m with n < m, such as '2:4', got {sparsity!r}.")
-    return int(match[1]), int(match[2])
-
-
-def final_share(sparsity: Any) -> float:
-    """The share of zeros at the end."""
-    pattern = pattern_of(sparsity)
-    return float(sparsity) if pattern is None else 1 - pattern[0] / pattern[1]
-
-
-def set_sparsity(groups: Iterable[dict[str, Any]], share: float) -> None:
-    """From the next step on, this share of zeros in every group that has a target."""
-    share = number("share", share, at_least=0, below=1)
-    targets = [group for group in groups if group["sparsity"] is not None]
-    if not targets:
-        raise ValueError("no group has a target; give sparsity= when the optimizer is made.")
-    for group in targets:
-        if pattern_of(group["sparsity"]) is not None and share > final_share(group["sparsity"]):
-            raise ValueError(f"share={share:g} is more than sparsity={group['sparsity']!r} leaves room for.")
-    for group in targets:
-        group[GIVEN] = share
-
-
 def set_total_steps(optimizer: Any, steps: int) -> None:
     """Tell an optimizer, whatever has been wrapped around it, how long the training is, where it has not been told."""
     while not hasattr(optimizer, "set_sparsity") and hasattr(optimizer, "optimizer"):
@@ -128,7 +64,7 @@ def set_total_steps(optimizer: Any, steps: int) -> None:
             "callback out, or give sparsity= when the optimizer is made."
         )
     for group in targets:
-        group["total_steps"] = group["total_steps"] or _length(steps)
+        group["total_steps"] = group["total_steps"] or checked_length(steps)
 
 
 def count_step(groups: Iterable[dict[str, Any]]) -> None:
@@ -189,64 +125,49 @@ def make_true(state: dict[str, Any], group: dict[str, Any], param: Tensor, dtype
         u.copy_(torch.where(strange, torch.where(size > 0, torch.copysign(back, w.to(dtype)), 0.0), u))
 
 
-@dataclass
-class Aim:
-    """The share of zeros that parameters of a group get in a step, and λ where the step itself puts them behind it."""
+def aim(batches: Sequence[Batch]) -> None:
+    """Find λ of the batches of a group before they step, where it is that of a sample.
 
-    group: dict[str, Any]
-    batches: list[Batch]
-    share: float
-    level: float | None
-
-    def reach(self) -> None:
-        """Make w from u, unless it is already; all u have moved by now."""
-        group = self.group
-        if float(group["lr"]) == 0:  # which moves nothing
-            return
-        params = [param for batch in self.batches for param in batch.params]
-        states = [state for batch in self.batches for state in batch.states]
-        duals, (kept, of) = [state["dual"] for state in states], _compared(group)
-        if self.level is not None:
-            levels = [self.level] * len(duals)
-        elif of:
-            levels = [self.share / final_share(group["sparsity"]) if kept else self.share] * len(duals)
-        elif group["scope"] == "matrix":
-            levels = [_quantile([u], self.share, group) for u in duals]
-        else:
-            levels = [_quantile(duals, self.share, group)] * len(duals)
-        for param, u, state, level in zip(params, duals, states, levels, strict=True):
-            if self.level is None:
-                _write(shard(param.detach()), shard(u), _local_threshold(shard(u), level, kept, of), group["fused"])
-            state["threshold"].copy_(torch.tensor([level, kept, of], dtype=torch.float64, device="cpu"))
-        torch.autograd.graph.increment_version(params)
-
-
-def aims(batches: Sequence[Batch], numbers: Sequence[Numbers]) -> list[Aim]:
-    """What the groups with a target aim at in this step.
-
-    λ is known before where it is that of a sample, whose entries take the step before all others, in copies; the fused
-    kernel then writes w along with u.
+    Its entries take the step before all others, in copies; the fused kernel then writes w along with u.
     """
-    found = []
-    for group in {id(batch.group): batch.group for batch in batches if batch.rule.target}.values():
-        ours = [(batch, own) for batch, own in zip(batches, numbers, strict=True) if batch.group is group]
-        aim = Aim(group, [batch for batch, _ in ours], share_now(group), None)
-        every = _stride([u for batch, _ in ours for u in batch.columns.u], group, group.get(STEP, 0) + 1)
-        together = _compared(group) == (0, 0) and group["scope"] == "global" and float(group["lr"]) > 0
-        if every and together and all(batch.kernel == "fused" and batch.columns.own for batch, _ in ours):
-            aim.level = of_sample([u for batch, own in ours for u in _stepped(batch, own, every)], aim.share)
-        found.append(aim)
-    return found
+    group, share = batches[0].group, share_now(batches[0].group)
+    every = _stride([u for batch in batches for u in batch.columns.u], group)
+    together = _compared(group) == (0, 0) and group["scope"] == "global" and float(group["lr"]) > 0
+    if not (every and together and all(batch.kernel == "fused" and batch.columns.own for batch in batches)):
+        return
+    sample = []
+    for batch in batches:
+        columns = batch.columns.each(lambda column: [in_a_row(t)[::every].clone() for t in column])
+        rows = fused.Rows(columns)
+        rows.receive(columns.g)
+        fused.step(batch.rule, batch.numbers, columns, rows)()
+        sample += columns.u
+    level = of_sample(sample, share)
+    for batch in batches:
+        batch.threshold = level
 
 
-def _stepped(batch: Batch, numbers: Numbers, every: int) -> list[Tensor]:
-    """Every so-manyth dual variable of a batch after its step."""
-    columns = batch.columns.each(lambda column: [in_a_row(t)[::every].clone() for t in column])
-    rows = fused.Rows(columns)
-    rows.receive(columns.g)
-    fused.Step(batch.rule, numbers, columns, rows).run()
-    sampled: list[Tensor] = columns.u
-    return sampled
+def reach(batches: Sequence[Batch]) -> None:
+    """Make w from u for the batches of a group, unless the step has done so; all u have moved by now."""
+    group, known, share = batches[0].group, batches[0].threshold, share_now(batches[0].group)
+    if float(group["lr"]) == 0:  # which moves nothing
+        return
+    params = [param for batch in batches for param in batch.params]
+    states = [state for batch in batches for state in batch.states]
+    duals, (kept, of) = [state["dual"] for state in states], _compared(group)
+    if known is not None:
+        levels = [known] * len(duals)
+    elif of:
+        levels = [share / final_share(group["sparsity"]) if kept else share] * len(duals)
+    elif group["scope"] == "matrix":
+        levels = [_quantile([u], share, group) for u in duals]
+    else:
+        levels = [_quantile(duals, share, group)] * len(duals)
+    for param, u, state, level in zip(params, duals, states, levels, strict=True):
+        if known is None:
+            _write(shard(param.detach()), shard(u), _local_threshold(shard(u), level, kept, of), group["fused"])
+        state["threshold"].copy_(torch.tensor([level, kept, of], dtype=torch.float64, device="cpu"))
+    torch.autograd.graph.increment_version(params)
 
 
 def _quantile(duals: Sequence[Tensor], share: float, group: dict[str, Any]) -> float:
@@ -255,19 +176,19 @@ def _quantile(duals: Sequence[Tensor], share: float, group: dict[str, Any]) -> f
     A sample of 131,072 has a share within .0015 (one standard error) of what was asked for, for a twentieth of the time
     of a step.
     """
-    every = _stride(duals, group, group[STEP])
+    every = _stride(duals, group)
     if every:
         return of_sample([in_a_row(u)[::every] for u in duals], share)
     return kth_smallest(duals, round(share * sum(u.numel() for u in duals)), group["fused"])
 
 
-def _stride(duals: Sequence[Tensor], group: dict[str, Any], step: int) -> int:
+def _stride(duals: Sequence[Tensor], group: dict[str, Any]) -> int:
     """Of how many numbers one is sampled; 0 where all are counted.
 
     It divides neither rows nor columns, as a sample of the same few columns in every row would tell of these alone.
     """
     total = sum(u.numel() for u in duals)
-    on_the_way = group.get(GIVEN) is None and step < 0.99 * group["total_steps"] - 1
+    on_the_way = group.get(GIVEN) is None and group.get(STEP, 0) + 1 < 0.99 * group["total_steps"] - 1
     if total < LARGE or not on_the_way or any(hasattr(u, "placements") for u in duals):
         return 0
     every = total // SAMPLE
@@ -312,3 +233,61 @@ def _write(w: Tensor, u: Tensor, lam: Tensor, wanted: bool | None) -> None:
         return
     for part in [both] if lam.ndim else pieces(both):
         part.w.copy_(thresholded(part.u, lam))
+
+
+def of_sample(parts: Sequence[Tensor], share: float) -> float:
+    """The quantile of the |u| that were sampled; 0 for a share of 0."""
+    sample = torch.cat(list(parts)).abs()
+    count = round(share * len(sample))
+    return float(sample.kthvalue(count).values) if count else 0.0
+
+
+def kth_smallest(tensors: Sequence[Tensor], k: int, wanted: bool | None = None) -> float:
+    """The k-th smallest |u| of several tensors, exactly, without copying them; 0 for k = 0.
+
+    Digit by digit: non-negative floats are ordered as their bits are, so 65,536 counts of the first 16 bits say which
+    16 bits the k-th has, and counts of the next 16 among those that begin so say the next. Of sharded tensors the
+    counts are summed over processes, which is all that these need to tell each other.
+    """
+    if k <= 0:
+        return 0.0
+    dtype = functools.reduce(torch.promote_types, (t.dtype for t in tensors))
+    prefix = 0
+    for shift in range(dtype.itemsize * 8 - DIGIT, -1, -DIGIT):
+        counts = _counts(tensors, dtype, shift, prefix, wanted).cumsum(0)
+        digit = int(torch.searchsorted(counts, k))
+        k -= int(counts[digit - 1]) if digit else 0
+        prefix = prefix << DIGIT | digit
+    return float(torch.tensor(prefix, dtype=WHOLE[dtype], device="cpu").view(dtype))
+
+
+def _counts(tensors: Sequence[Tensor], dtype: torch.dtype, shift: int, prefix: int, wanted: bool | None) -> Tensor:
+    """How many |u| begin with the bits ``prefix`` and go on with each digit, over all processes."""
+    of_place: dict[Any, Tensor] = {}
+    for t in tensors:
+        local, place = shard(t), (getattr(t, "device_mesh", None), tuple(getattr(t, "placements", ())))
+        counts = _counts_here(in_a_row(local).to(dtype), shift, prefix, wanted)
+        of_place[place] = of_place[place] + counts if place in of_place else counts
+    for (mesh, placements), counts in of_place.items():
+        for dim, placement in enumerate(placements):
+            if placement.is_shard():
+                torch.distributed.all_reduce(counts, group=mesh.get_group(dim))
+    return sum((counts.cpu() for counts in of_place.values()), torch.zeros(1 << DIGIT, dtype=torch.int64, device="cpu"))
+
+
+def _counts_here(u: Tensor, shift: int, prefix: int, wanted: bool | None) -> Tensor:
+    compiled, whole = loops(u, wanted), WHOLE[u.dtype]
+    if compiled:
+        return torch.from_numpy(compiled.counts(u.view(whole).numpy(), shift, prefix))
+    counts = torch.zeros(1 << DIGIT, dtype=torch.int64, device=u.device)
+    for part in u.split(CHUNK["cpu" if u.is_cpu else "other"]):
+        bits = part.view(whole) & torch.iinfo(whole).max
+        digits = (bits >> shift).long()
+        counts += torch.bincount(digits[digits >> DIGIT == prefix] & ((1 << DIGIT) - 1), minlength=1 << DIGIT)
+    return counts
+
+
+def loops(u: Tensor, wanted: bool | None) -> Any:
+    """The compiled loops, where they are wanted, there is a numba and u is plain memory of this machine."""
+    plain = type(u) is Tensor and u.is_cpu
+    return fused.load_kernels() if wanted is not False and plain and fused.is_installed() else None

@@ -127,14 +127,26 @@ class Tensors(NamedTuple):
         return Tensors(w, w if self.own else act(self.u), g, m, v)
 
 
+Places = list[int] | slice
+ALL = slice(None)
+
+
+def at(column: list[Any], places: Places) -> list[Any]:
+    """What a column has at these places."""
+    return column if isinstance(places, slice) else [column[place] for place in places]
+
+
 def update(rule: Rule, numbers: Numbers, tensors: Tensors, ask: bool = True) -> Tensors:
     """The tensors after the step, as new ones; ``ask=False`` keeps from looking at any value on the way."""
     w, u, g, m, v = tensors
     x, m, v = _direction(rule, numbers, u, g, m, v)
     dims = tuple(range(w.ndim))
     change = x * numbers.a
-    if rule.adam and rule.decays:
-        change = _decayed(rule.potential, numbers, change, u, w, dims)
+    if rule.adam and rule.decays and rule.potential.degree is not None:
+        change = _plus(change, u, numbers.drop)
+    elif rule.adam and rule.decays:
+        wide = w.to(u.dtype)
+        change = change + (rule.potential.mirror_map(wide, dims) - rule.potential.mirror_map(wide * numbers.keep, dims))
     moved = u - change
     if tensors.own:
         if numbers.room is not None:
@@ -143,7 +155,10 @@ def update(rule: Rule, numbers: Numbers, tensors: Tensors, ask: bool = True) -> 
         return Tensors(moved, moved, g, m, v)
     weights = rule.potential.inverse_map(moved, dims)
     # Rarely does a weight grow too much, so it is first asked whether any does.
-    if numbers.room is not None and not (ask and _all_within(weights, w, numbers.room)):
+    grows = numbers.room is not None
+    if grows and ask and w.numel():
+        grows = not bool(weights.abs().sub_(w.abs()).amax() <= numbers.room)
+    if grows:
         limit = w.to(u.dtype).abs() + numbers.room
         held = (weights.abs() > limit) & (moved != u)
         if not ask or bool(held.any()):
@@ -198,21 +213,6 @@ def orthogonal(m: Tensor, steps: int = 5) -> Tensor:
     return scaled.to(m.dtype).view(m.shape)
 
 
-def _decayed(
-    potential: Potential, numbers: Numbers, change: Tensor, u: Tensor, w: Tensor, dims: tuple[int, ...]
-) -> Tensor:
-    if potential.degree is not None:
-        return _plus(change, u, numbers.drop)
-    wide = w.to(u.dtype)
-    return change + (potential.mirror_map(wide, dims) - potential.mirror_map(wide * numbers.keep, dims))
-
-
 def _plus(x: Tensor, y: Tensor, factor: Number) -> Tensor:
     """x + factor·y in one operation, where that can be; x is a temporary."""
     return x.add_(factor * y) if isinstance(factor, Tensor) else x.add_(y, alpha=factor)
-
-
-def _all_within(weights: Tensor, w: Tensor, room: Number) -> bool:
-    if not w.numel():
-        return True
-    return bool(weights.abs().sub_(w.abs()).amax() <= room)
