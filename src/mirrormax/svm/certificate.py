@@ -34,6 +34,11 @@ class Certificate(Members):
     support: Bools
     doubt: Bools
 
+    def refute(self, k: int, lam: Array) -> None:
+        """Put a Farkas certificate λ (m,) in the place of what problem k has."""
+        self.dual[k], self.support[k], self.weights[k] = lam, lam != 0, np.nan
+        self.margin[k], self.gap[k], self.violation[k] = 0.0, np.inf, np.inf
+
 
 @dataclass(frozen=True)
 class Certifier:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.linalg import qr
@@ -13,9 +14,19 @@ from mirrormax.svm.feasibility import confirm
 from mirrormax.svm.norms import Norm, is_unique
 from mirrormax.svm.rows import Array, BlockRows, Bools, Index, p_norm
 from mirrormax.svm.solution import Solved
-from mirrormax.svm.solvers import SOLVERS, Solver
 from mirrormax.svm.solvers.barrier import solve_barrier
-from mirrormax.svm.solvers.interior import is_small, is_small_euclidean, judge_problem, solve_extended
+from mirrormax.svm.solvers.interior import (
+    LARGEST_ACTIVE_SET,
+    LARGEST_SYSTEM,
+    is_small,
+    is_small_euclidean,
+    judge_problem,
+    solve_active_set,
+    solve_extended,
+    solve_interior,
+)
+from mirrormax.svm.solvers.lagrangian import is_structured, solve_lagrangian
+from mirrormax.svm.solvers.large import solve_newton, solve_working_set
 from mirrormax.svm.solvers.linear import solve_linear
 from mirrormax.svm.solvers.soft import solve_soft
 from mirrormax.svm.systems import MANY_PAIRS
@@ -30,6 +41,35 @@ FEW_WEIGHTS = 256  # up to here interior points on a few times as many rows are 
 CHUNK = 256  # problems at once: more gains nothing
 DEPENDENT = 1e-10  # of its length: what is left of an equality row that follows from the others
 LARGEST_CHUNK = 4_000_000  # numbers in the Gram matrices of a chunk, and in what they are made of
+
+
+@dataclass(frozen=True)
+class Solver:
+    """``solve(problem, tol)`` gives weights, multipliers and the gap reached, above ``tol`` where it gave up.
+
+    It takes the problems that it ``accepts``, which ``takes`` says in words; several at once if it is ``batched``.
+    """
+
+    name: str
+    takes: str
+    solve: Callable[[HardMargin, float], Answer]
+    accepts: Callable[[HardMargin], bool] = lambda problem: True
+    batched: bool = False
+
+
+SMALL_EUCLIDEAN = f"p = 2 and at most {LARGEST_ACTIVE_SET} rows whose sizes are within a factor of 1000"
+SMALL = f"one problem with at most {LARGEST_SYSTEM} rows and weights together"
+SOLVERS = {
+    solver.name: solver
+    for solver in (
+        Solver("interior", "any problem", solve_interior, batched=True),
+        Solver("active-set", f"one problem with {SMALL_EUCLIDEAN}", solve_active_set, is_small_euclidean),
+        Solver("newton", "any problem, one at a time", solve_newton),
+        Solver("working-set", "any problem, one at a time", solve_working_set),
+        Solver("lagrangian", "one problem with at least 300 rows", solve_lagrangian, is_structured),
+        Solver("extended", SMALL, solve_extended, is_small),
+    )
+}
 
 
 def choose(problem: HardMargin) -> Solver:
@@ -52,16 +92,6 @@ def _is_for_products(problem: HardMargin) -> bool:
     pairs = rows.n**2 * rows.size if isinstance(rows, BlockRows) else 0
     many = rows.m >= (VERY_MANY_ROWS if p == 2 else TOO_MANY_ROWS) or pairs >= MANY_PAIRS
     return bool(many and LAGRANGIAN_RANGE[0] <= p <= LAGRANGIAN_RANGE[1])
-
-
-def named(method: object) -> Solver | None:
-    """The solver of this name; None for None."""
-    if method is None:
-        return None
-    if not isinstance(method, str) or method not in SOLVERS:
-        names = ", ".join(f'"{name}"' for name in SOLVERS)
-        raise ValueError(f"method must be None or one of {names}, got {method!r}.")
-    return SOLVERS[method]
 
 
 def solve(unit: Unit, p: Array, tol: float, method: Solver | None = None) -> Answer:
@@ -103,7 +133,7 @@ def _after_newton(problem: HardMargin, tol: float) -> Answer:
     """
     if SOLVERS["lagrangian"].accepts(problem) and LAGRANGIAN_RANGE[0] <= problem.p[0, 0] <= LAGRANGIAN_RANGE[1]:
         answer = SOLVERS["lagrangian"].solve(problem, tol)
-        if answer.gap[0] <= tol or (0 in answer.verdicts and answer.verdicts[0].feasible is False):
+        if answer.gap[0] <= tol or (answer.verdicts[0] is not None and answer.verdicts[0].feasible is False):
             return answer
     return SOLVERS["interior"].solve(problem, tol)
 
@@ -123,20 +153,18 @@ def solve_rows(
 ) -> Solved:
     """Rows x (B, n, R, d) and queries z (B, n, e) to certificates and statuses.
 
-    ``right`` (B, m) are right-hand sides, ``equal`` (B, m) the rows that are equalities; both or neither. A ``norm``
-    takes the place of ℓp.
+    ``right`` (B, n, R) are right-hand sides, ``equal`` (B, n, R) the rows that are equalities; both or neither. A
+    ``norm`` takes the place of ℓp.
     """
-    if equal is not None:
+    if right is not None and equal is not None:
+        right, equal = right.reshape(len(x), -1), equal.reshape(len(x), -1)
         exists, equal = _independent(x, z, exists, equal)
     with np.errstate(over="ignore"):
         unit = Unit.of(x, z, exists, right, equal)
     rows, c = BlockRows(x, z), unit.c.reshape(len(x), -1)
     if penalty is not None:
         certificate, iterations = solve_soft(rows, unit, exists.reshape(len(x), -1), p, penalty, tol)
-        texts = [
-            _status(float(gap), tol, None, int(k), float(at), True)
-            for gap, k, at in zip(certificate.gap, iterations, p, strict=True)
-        ]
+        texts = [_status(gap, tol, None, k, 0.0, soft=True) for gap, k in zip(certificate.gap, iterations, strict=True)]
         return Solved(certificate, iterations, texts, np.ones(len(x), dtype=bool))
     small, large = unit.c[exists].min(), unit.c[exists].max()
     if not 1e-280 < small <= large < 1e280:
@@ -152,7 +180,6 @@ def solve_rows(
         else:
             sizes, powers = (norm.sizes, norm.duals), np.full_like(p, 2.0)
             answer = (solve_linear if norm.name in ("l1", "linf") else solve_barrier)(unit, norm, AIM * tol)
-
         certify = Certifier(rows, c, *sizes, powers, tol, right, equal)
         certificate = certify(answer.w, answer.lam)
         if _rescue(answer, np.flatnonzero(~np.isfinite(certificate.gap)), unit):
@@ -161,17 +188,15 @@ def solve_rows(
             new = certify(answer.w, answer.lam)
             better = np.flatnonzero(new.gap < certificate.gap)
             certificate.put(better, new.take(better))
-        for member, verdict in answer.verdicts.items():
-            if np.isfinite(certificate.gap[member]):  # weights that separate the data outrank everything
-                answer.verdicts[member] = replace(verdict, feasible=True)
-            elif not verdict.feasible:
-                sides = [None if side is None else side[member] for side in (right, equal)]
-                answer.verdicts[member] = confirm(verdict, x[member], z[member], c[member] > 0, *sides)
-                _refute(certificate, member, answer.verdicts[member])
-    texts = [
-        _status(float(gap), tol, answer.verdicts.get(k), int(answer.iterations[k]), float(p[k]), False)
-        for k, gap in enumerate(certificate.gap)
-    ]
+        answer.verdicts[np.isfinite(certificate.gap)] = None  # weights that separate the data outrank everything
+        for k in np.flatnonzero(~np.isfinite(certificate.gap)):
+            if not answer.verdicts[k].feasible:
+                sides = [None if side is None else side[k] for side in (right, equal)]
+                answer.verdicts[k] = verdict = confirm(answer.verdicts[k], x[k], z[k], c[k] > 0, *sides)
+                if verdict.feasible is False:
+                    certificate.refute(k, verdict.lam)
+    told = zip(certificate.gap, answer.verdicts, answer.iterations, p, strict=True)
+    texts = [_status(gap, tol, verdict, steps, at, soft=False) for gap, verdict, steps, at in told]
     unique = np.array([norm is None or is_unique(norm, rows, certificate, k) for k in range(len(texts))])
     return Solved(certificate, answer.iterations, texts, unique)
 
@@ -196,7 +221,7 @@ def _rescue(answer: Answer, members: Index, unit: Unit) -> bool:
     """Give problems whose weights do not separate the data those of phase 0, if it has any."""
     changed = False
     for k in members.tolist():
-        if k not in answer.verdicts:
+        if answer.verdicts[k] is None:
             single = unit.take(np.array([k]))
             answer.verdicts[k] = judge_problem(single.problem(np.array([2.0]), 1e-9))
         if answer.verdicts[k].feasible:
@@ -210,22 +235,12 @@ def _in_extended_precision(answer: Answer, certificate: Certificate, unit: Unit,
     for k in np.flatnonzero((certificate.gap > tol) & np.isfinite(certificate.gap)).tolist():
         problem = unit.take(np.array([k])).problem(p[[k]], tol)
         if is_small(problem):
-            verdict = answer.verdicts.get(k)
+            verdict = answer.verdicts[k]
             start = verdict.w if verdict is not None and verdict.feasible else certificate.weights[k]
             finer = solve_extended(problem, AIM * tol, start)
             answer.w[k], answer.lam[k], hard = finer.w[0], finer.lam[0], True
             answer.iterations[k] += finer.iterations[0]
     return hard
-
-
-def _refute(certificate: Certificate, member: int, verdict: Verdict) -> None:
-    """Write the Farkas certificate into a problem, if its verdict is one."""
-    if verdict.feasible is not False:
-        return
-    certificate.dual[member] = verdict.lam
-    certificate.support[member] = verdict.lam != 0
-    certificate.weights[member] = np.nan
-    certificate.margin[member], certificate.gap[member], certificate.violation[member] = 0.0, np.inf, np.inf
 
 
 def _status(gap: float, tol: float, verdict: Verdict | None, iterations: int, p: float, soft: bool) -> str:

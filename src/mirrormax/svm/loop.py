@@ -20,7 +20,7 @@ from typing import TypeVar
 import numpy as np
 
 from mirrormax.svm._types import HardMargin, Members
-from mirrormax.svm.rows import Array, Bools, FlatRows, Index, Rows, dot, longest_step, power
+from mirrormax.svm.rows import Array, Bools, FlatRows, Index, dot, longest_step, power
 from mirrormax.svm.systems import MANY_PAIRS, Factor, Implicit, System
 
 BACKTRACKS = 6
@@ -68,7 +68,6 @@ def follow(problem: HardMargin, point: P, tol: float, limit: int, patience: int)
             keep = progress.retire(done)
             problem, point, gap = problem.take(keep), point.take(keep), gap[keep]
         point = advance(problem, point, gap)
-    progress.finish()
     return progress
 
 
@@ -110,16 +109,6 @@ def advance(problem: HardMargin, point: P, gap: Array) -> P:
         move = point.direction(problem, factor, weight, target, residual)
         new.put(members, _safeguard(problem.take(members), point.take(members), move.take(members), t[members]))
     return new
-
-
-def factor_of(rows: Rows, weight: Array, diagonal: Array, gap: Array) -> Factor | Implicit:
-    """What solves systems with A diag(D) Aᵀ + diag(Δ), D (B, N) and Δ (B, m), well enough for this gap."""
-    if isinstance(rows, FlatRows) and len(rows.present) ** 2 * rows.size > MANY_PAIRS:
-        share, most, least = ACCURACY
-        return Implicit(rows, weight, diagonal, min(most, max(share * float(gap.min()), least)))
-    matrices = rows.gram(weight)
-    np.einsum("bii->bi", matrices)[...] += diagonal
-    return Factor(matrices)
 
 
 def _line_search(problem: HardMargin, point: P, move: Move, length: Array, residual: Array) -> tuple[P, Bools]:
@@ -181,7 +170,11 @@ class Point(Members):
 
     lam: Array
     s: Array
+    w: Array
     guarded_from_centre = False  # whether a safeguarded step wants λ∘s = t before it
+
+    def answer(self) -> tuple[Array, Array]:
+        return self.lam, self.w
 
     def multipliers(self, problem: HardMargin) -> Array:
         """The positive numbers whose products with the slacks go to zero; 1 at equality rows."""
@@ -192,7 +185,12 @@ class Point(Members):
         return problem.inequalities(dlam)
 
     def system(self, problem: HardMargin, weight: Array, gap: Array) -> System:
-        return factor_of(problem.rows, weight, self.s / self.multipliers(problem), gap)
+        """What solves systems with A diag(D) Aᵀ + diag(s/λ), D (B, N) the weight, well enough for this gap."""
+        rows, diagonal = problem.rows, self.s / self.multipliers(problem)
+        if isinstance(rows, FlatRows) and len(rows.present) ** 2 * rows.size > MANY_PAIRS:
+            share, most, least = ACCURACY
+            return Implicit(rows, weight, diagonal, min(most, max(share * float(gap.min()), least)))
+        return Factor(rows.gram(weight), diagonal)
 
 
 @dataclass
@@ -214,9 +212,6 @@ class DualPoint(Point):
         steep = power(u, problem.q - 2)
         w = steep * u
         return cls(lam, np.empty_like(lam), u, w, (problem.q - 1) * steep, problem.rows.fwd(w))
-
-    def answer(self) -> tuple[Array, ...]:
-        return (self.lam,)
 
     def relative_gap(self, problem: HardMargin) -> Array:
         """1 − lb/ub = 1 − (bᵀλ)(min v/b)/⟨u, w⟩, over the rows that exist (b > 0)."""
@@ -283,9 +278,6 @@ class PrimalPoint(Point):
         rows = problem.rows
         return cls(lam, problem.inequalities(rows.fwd(w) - problem.b), w, power(w, problem.p - 2), rows.adj(lam))
 
-    def answer(self) -> tuple[Array, ...]:
-        return self.lam, self.w
-
     def relative_gap(self, problem: HardMargin) -> Array:
         """1 − lb/ub with ub = ‖w‖_p / min(A w / b) and lb = bᵀλ / ‖Aᵀλ‖_q, over the rows that exist (b > 0)."""
         p = problem.p[:, 0]
@@ -328,14 +320,11 @@ class PrimalPoint(Point):
         """(1/p)‖w‖_p^p − t Σ log s."""
         energy = dot(self.power * self.w, self.w) / problem.p[:, 0]
         with np.errstate(invalid="ignore", divide="ignore"):
-            value: Array = energy - (t * np.log(problem.inequalities(self.s, 1.0))).sum(axis=1)
-        return value
+            return np.asarray(energy - (t * np.log(problem.inequalities(self.s, 1.0))).sum(axis=1))
 
     def slope(self, problem: HardMargin, move: Move, t: Array) -> Array:
-        slope: Array = (self.power * self.w * move.w).sum(axis=1) - (
-            t / problem.inequalities(self.s, 1.0) * move.s
-        ).sum(axis=1)
-        return slope
+        inward = t / problem.inequalities(self.s, 1.0) * move.s
+        return np.asarray((self.power * self.w * move.w).sum(axis=1) - inward.sum(axis=1))
 
     def centred(self, problem: HardMargin, t: Array) -> PrimalPoint:
         centre = t / problem.inequalities(self.s, 1.0)
@@ -364,33 +353,21 @@ class Progress:
         self.tol, self.patience = tol, patience
         self.arrays = tuple(array.copy() for array in arrays)
         self.gap, self.iterations = np.full(size, np.inf), np.zeros(size, dtype=np.intp)
-        self._alive = np.arange(size)
-        self._best, self._gap = arrays, np.full(size, np.inf)
-        self._since, self._last = np.zeros(size, dtype=np.intp), np.zeros(size, dtype=np.intp)
+        self._alive, self._since = np.arange(size), np.zeros(size, dtype=np.intp)
 
     def record(self, step: int, gap: Array, *arrays: Array) -> Bools:
         """Take note of a new iterate of the problems at work; which of them are done."""
-        better = gap < self._gap
-        if better.all():
-            self._best = arrays
-        elif better.any():
-            chosen = better[:, None]
-            self._best = tuple(np.where(chosen, new, old) for new, old in zip(arrays, self._best, strict=True))
-        self._since = np.where((gap < 0.9 * self._gap) | (gap > 1), 0, self._since + 1)
-        self._last = np.where(self._gap <= self.tol, self._last, step)
-        self._gap = np.minimum(gap, self._gap)
-        return (self._gap <= self.tol) | (self._since > self.patience)
+        alive, before = self._alive, self.gap[self._alive]
+        better = np.flatnonzero(gap < before)
+        for best, new in zip(self.arrays, arrays, strict=True):
+            best[alive[better]] = new[better]
+        self.iterations[alive[before > self.tol]] = step
+        self.gap[alive] = np.minimum(gap, before)
+        self._since = np.where((gap < 0.9 * before) | (gap > 1), 0, self._since + 1)
+        return (self.gap[alive] <= self.tol) | (self._since > self.patience)
 
     def retire(self, done: Bools) -> Index:
-        """Put the problems that are done away; the positions of the others."""
-        for array, best in zip(self.arrays, self._best, strict=True):
-            array[self._alive] = best
-        self.gap[self._alive], self.iterations[self._alive] = self._gap, self._last
+        """The positions of the problems that are not done, at which work goes on."""
         keep = np.flatnonzero(~done)
-        self._alive, self._best = self._alive[keep], tuple(best[keep] for best in self._best)
-        self._gap, self._since, self._last = self._gap[keep], self._since[keep], self._last[keep]
+        self._alive, self._since = self._alive[keep], self._since[keep]
         return keep
-
-    def finish(self) -> None:
-        """Put everything away."""
-        self.retire(np.ones(len(self._alive), dtype=bool))

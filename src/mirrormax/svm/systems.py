@@ -31,14 +31,15 @@ Long = Any  # numpy.longdouble arrays
 
 
 class Factor:
-    """L Lᵀ = K for K (B, m, m).
+    """L Lᵀ = K + diag(Δ) for K (B, m, m), which is overwritten, and Δ (B, m).
 
     Interior-point matrices lose positive definiteness only by rounding, so a factorisation that breaks
     down is repeated with a diagonal a little larger; the next outer iteration absorbs the difference.
     A matrix that stays indefinite is replaced by its diagonal.
     """
 
-    def __init__(self, matrices: Array) -> None:
+    def __init__(self, matrices: Array, diagonal: Array | float = 0.0) -> None:
+        np.einsum("bii->bi", matrices)[...] += diagonal
         self.single = len(matrices) == 1
         if self.single:
             self.lower = lower_factor(matrices[0])
@@ -110,9 +111,7 @@ class Implicit:
             x = np.asarray(conjugate_gradients(apply, right, self.precondition, self.tol, STEPS))
             if np.linalg.norm(right - apply(x)) <= NEARLY * self.tol * np.linalg.norm(right):
                 return x
-            matrices = self.rows.gram(self.weight)
-            np.einsum("bii->bi", matrices)[...] += self.diagonal
-            self.exact = Factor(matrices)
+            self.exact = Factor(self.rows.gram(self.weight), self.diagonal)
         return self.exact.solve(right)
 
 

@@ -246,7 +246,7 @@ def solve_barrier(unit: Unit, norm: Norm, tol: float, limit: int = 200) -> Answe
         start[k, :d, :e] = verdict.w.reshape(d, e)
         if not verdict.feasible:
             answer.verdicts[k] = verdict
-    feasible = np.array([k for k in range(size) if k not in answer.verdicts], dtype=np.intp)
+    feasible = np.flatnonzero([verdict is None for verdict in answer.verdicts])
     for first in range(0, len(feasible), CHUNK):
         members = feasible[first : first + CHUNK]
         W, answer.lam[members], answer.iterations[members] = follow_path(
@@ -292,8 +292,6 @@ def follow_path(
         if done.all():
             break
         point = new
-    else:
-        progress.finish()
     return progress.arrays[0], progress.arrays[1], progress.iterations
 
 
@@ -327,8 +325,7 @@ def _step(problem: HardMargin, point: Point, norm: Norm) -> tuple[Point, Array, 
     matrices = weight * ball.gram(rows.x, rows.z, own)
     # A row that does not exist is zero and keeps its multiplier at zero.
     diagonal = np.where(above, point.y / lam, np.where(problem.exists, 0.0, 1.0))
-    np.einsum("bii->bi", matrices)[...] += diagonal
-    factor = Factor(matrices)
+    factor = Factor(matrices, diagonal)
     base = mu[:, None, None] * ball.gradient
     base = weight * ball.curved(pull - base, own) if own else base - point.W
     centre = mu[:, None] / lam

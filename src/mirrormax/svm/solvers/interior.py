@@ -21,7 +21,7 @@ import numpy as np
 from scipy.linalg import solve_triangular
 from scipy.optimize import nnls
 
-from mirrormax.svm._types import Answer, HardMargin, Verdict
+from mirrormax.svm._types import Answer, HardMargin, Verdict, project
 from mirrormax.svm.feasibility import judge, judge_general
 from mirrormax.svm.loop import CURVATURE_FLOOR, DualPoint, Move, PrimalPoint, follow, solve_dual, solve_primal
 from mirrormax.svm.rows import Array, Bools, DenseRows, Index, dot, p_norm
@@ -155,7 +155,7 @@ def _rough_start(problem: HardMargin) -> tuple[Array, Index | int]:
     lam = active_set(euclid) if is_small_euclidean(euclid) else None
     if lam is None:
         lam, _, steps = solve_dual(*euclid.dual_start(), START_GAP)
-    return problem.project(problem.rows.adj(lam)), steps
+    return project(problem.rows, problem.equal, problem.rows.adj(lam)), steps
 
 
 def _inside(problem: HardMargin, w: Array, smallest: Array) -> Bools:
@@ -184,7 +184,8 @@ def _patiently(problem: HardMargin, tol: float, answer: Answer) -> Answer:
             answer = replace(other if other.gap[0] < answer.gap[0] else answer, iterations=steps)
             if answer.gap[0] <= (ROUGH if low else tol):
                 break
-    return replace(answer, verdicts={0: verdict})
+    answer.verdicts[0] = verdict
+    return answer
 
 
 def judge_problem(problem: HardMargin) -> Verdict:

@@ -233,10 +233,9 @@ def solve_on_working_set(problem: HardMargin, start: Index, tol: float, grow: in
         answer.iterations += small.iterations
         answer.w, answer.lam, answer.gap = small.w, np.zeros_like(problem.b), small.gap
         answer.lam[0, chosen] = small.lam[0]
-        answer.verdicts = {
-            k: verdict.spread(chosen, problem.rows.m) for k, verdict in small.verdicts.items() if not verdict.feasible
-        }
-        if answer.verdicts:
+        verdict = small.verdicts[0]
+        if verdict is not None and not verdict.feasible:
+            answer.verdicts[0] = verdict.spread(chosen, problem.rows.m)
             return answer
         # Below half-way between b and the aim a row counts as violated.
         margins = problem.margins(problem.rows.fwd(answer.w))[0]

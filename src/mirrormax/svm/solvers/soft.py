@@ -53,11 +53,11 @@ class Pairs(Point):
         """Of A diag(weight) Aᵀ + diag(s/λ + ξ/(cap − λ)), by the shorter side of A where that is much shorter."""
         rows, (first, second) = problem.rows, _halves(self.s / self.multipliers(problem))
         diagonal = first + second
-        if rows.m > max(FEWEST_THIN_ROWS, 2 * rows.size) and weight.dtype != np.longdouble:
+        if weight.dtype == np.longdouble:
+            return Elimination(rows.gram(weight)[0] + np.diag(diagonal[0]))
+        if rows.m > max(FEWEST_THIN_ROWS, 2 * rows.size):
             return ThinFactor(rows.dense()[0], weight[0], diagonal[0])
-        matrices = rows.gram(weight)
-        np.einsum("bii->bi", matrices)[...] += diagonal
-        return Elimination(matrices[0]) if weight.dtype == np.longdouble else Factor(matrices)
+        return Factor(rows.gram(weight), diagonal)
 
     def _missing(self, problem: HardMargin, v: Array) -> Array:
         """A w − s + ξ − b."""
@@ -75,9 +75,6 @@ class Pairs(Point):
 
 class SoftDual(Pairs, DualPoint):
     """p ≤ 2, in the multipliers."""
-
-    def answer(self) -> tuple[Array, ...]:
-        return self.lam, self.w
 
     def relative_gap(self, problem: HardMargin) -> Array:
         return _gap(problem, self.w, self.u, self.v, self.lam)
