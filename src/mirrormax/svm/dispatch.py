@@ -189,7 +189,7 @@ def solve_rows(
             better = np.flatnonzero(new.gap < certificate.gap)
             certificate.put(better, new.take(better))
         answer.verdicts[np.isfinite(certificate.gap)] = None  # weights that separate the data outrank everything
-        for k in np.flatnonzero(~np.isfinite(certificate.gap)):
+        for k in np.flatnonzero(~np.isfinite(certificate.gap)).tolist():
             if not answer.verdicts[k].feasible:
                 sides = [None if side is None else side[k] for side in (right, equal)]
                 answer.verdicts[k] = verdict = confirm(answer.verdicts[k], x[k], z[k], c[k] > 0, *sides)

@@ -124,8 +124,7 @@ def _interior(rows: Rows, exists: Array) -> Array:
     b = np.where(exists > 0, 1.0, -1.0)[None]
     framed = Framed(rows, np.ones((1, rows.m)), np.ones((1, rows.size)), exists[None, :, None])
     problem = HardMargin(framed, b, b, np.array([[2.0]]), b > 0)
-    lam = solve_dual(problem, np.full_like(b, 1 / max(exists.sum(), 1.0)), tol=1e-15)[0]
-    return np.asarray(lam[0])
+    return np.asarray(solve_dual(problem, np.full_like(b, 1 / max(exists.sum(), 1.0)), tol=1e-15).lam[0])
 
 
 def _judge(rows: Rows, exists: Array) -> Verdict:

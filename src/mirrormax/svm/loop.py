@@ -19,7 +19,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from mirrormax.svm._types import HardMargin, Members
+from mirrormax.svm._types import Answer, HardMargin, Members
 from mirrormax.svm.rows import Array, Bools, FlatRows, Index, dot, longest_step, power
 from mirrormax.svm.systems import MANY_PAIRS, Factor, Implicit, System
 
@@ -31,36 +31,30 @@ CURVATURE_FLOOR = 0.9  # tuned: 1.5 and more fails at p = 10, 0.1 and less is sl
 P = TypeVar("P", "DualPoint", "PrimalPoint")
 
 
-def solve_dual(
-    problem: HardMargin, lam: Array, tol: float, limit: int = 60, slack: float = 1.0
-) -> tuple[Array, Array, Index]:
-    """p ≤ 2: multipliers (B, m), their relative gaps (B,) and iterations (B,), from a positive start ``lam``.
+def solve_dual(problem: HardMargin, lam: Array, tol: float, limit: int = 60, slack: float = 1.0) -> Answer:
+    """p ≤ 2: the best multipliers seen, from a positive start ``lam``.
 
     ``slack`` is the smallest that a row begins with; where ``lam`` is a good guess, less than 1 saves steps.
-
-    Problems whose gap stays above ``tol`` come with the best multipliers seen.
     """
     point = DualPoint.at(problem, lam)
     point.s = problem.inequalities(np.maximum(point.v - problem.b, slack))
-    best = follow(problem, point, tol, limit, patience=12)
-    return best.arrays[0], best.gap, best.iterations
+    return follow(problem, point, tol, limit, patience=12)
 
 
-def solve_primal(problem: HardMargin, w: Array, tol: float, limit: int = 150) -> tuple[Array, Array, Array, Index]:
-    """p > 2: weights (B, N), multipliers (B, m), relative gaps (B,), iterations (B,), from A w > b."""
+def solve_primal(problem: HardMargin, w: Array, tol: float) -> Answer:
+    """p > 2: the best weights and multipliers seen, from A w > b."""
     start = PrimalPoint.at(problem, w, np.ones_like(problem.b))
     mu = 0.1 * dot(start.power * w, w)[:, None] / problem.count()
     lam = problem.inequalities(mu / problem.inequalities(start.s, 1.0))
-    best = follow(problem, PrimalPoint.at(problem, w, lam), tol, limit, patience=25)
-    return best.arrays[1], best.arrays[0], best.gap, best.iterations
+    return follow(problem, PrimalPoint.at(problem, w, lam), tol, limit=150, patience=25)
 
 
-def follow(problem: HardMargin, point: P, tol: float, limit: int, patience: int) -> Progress:
+def follow(problem: HardMargin, point: P, tol: float, limit: int, patience: int) -> Answer:
     """Step until every problem is done, or no longer makes progress."""
-    progress = Progress(tol, patience, *point.answer())
+    progress = Progress(tol, patience, point.w, point.lam)
     for step in range(limit + 1):
         gap = point.relative_gap(problem)
-        done = progress.record(step, gap, *point.answer())
+        done = progress.record(step, gap, point.w, point.lam)
         if step == limit or done.all():
             break
         # Dropping problems copies the rows of the others: worth it once a few are done.
@@ -68,7 +62,7 @@ def follow(problem: HardMargin, point: P, tol: float, limit: int, patience: int)
             keep = progress.retire(done)
             problem, point, gap = problem.take(keep), point.take(keep), gap[keep]
         point = advance(problem, point, gap)
-    return progress
+    return progress.best
 
 
 def advance(problem: HardMargin, point: P, gap: Array) -> P:
@@ -172,9 +166,6 @@ class Point(Members):
     s: Array
     w: Array
     guarded_from_centre = False  # whether a safeguarded step wants λ∘s = t before it
-
-    def answer(self) -> tuple[Array, Array]:
-        return self.lam, self.w
 
     def multipliers(self, problem: HardMargin) -> Array:
         """The positive numbers whose products with the slacks go to zero; 1 at equality rows."""
@@ -342,29 +333,26 @@ def _second_order(at: Array, move: Array, exponent: Array, value: Array, linear:
 
 
 class Progress:
-    """Keeps, for every problem, the arrays with the smallest relative gap, that gap, and the iterations it took.
+    """Keeps, for every problem, the answer with the smallest relative gap, and the iterations it took.
 
     A problem is done when its gap is at most ``tol``, or has not become clearly better for ``patience``
     iterations. An infeasible point (gap above 1) cannot be said to stall.
     """
 
-    def __init__(self, tol: float, patience: int, *arrays: Array) -> None:
-        size = len(arrays[0])
+    def __init__(self, tol: float, patience: int, w: Array, lam: Array) -> None:
         self.tol, self.patience = tol, patience
-        self.arrays = tuple(array.copy() for array in arrays)
-        self.gap, self.iterations = np.full(size, np.inf), np.zeros(size, dtype=np.intp)
-        self._alive, self._since = np.arange(size), np.zeros(size, dtype=np.intp)
+        self.best = Answer(w.copy(), lam.copy(), np.zeros(len(w), dtype=np.intp), np.full(len(w), np.inf))
+        self._alive, self._since = np.arange(len(w)), np.zeros(len(w), dtype=np.intp)
 
-    def record(self, step: int, gap: Array, *arrays: Array) -> Bools:
+    def record(self, step: int, gap: Array, w: Array, lam: Array) -> Bools:
         """Take note of a new iterate of the problems at work; which of them are done."""
-        alive, before = self._alive, self.gap[self._alive]
-        better = np.flatnonzero(gap < before)
-        for best, new in zip(self.arrays, arrays, strict=True):
-            best[alive[better]] = new[better]
-        self.iterations[alive[before > self.tol]] = step
-        self.gap[alive] = np.minimum(gap, before)
+        best, alive, before = self.best, self._alive, self.best.gap[self._alive]
+        better = gap < before
+        best.w[alive[better]], best.lam[alive[better]] = w[better], lam[better]
+        best.iterations[alive[before > self.tol]] = step
+        best.gap[alive] = np.minimum(gap, before)
         self._since = np.where((gap < 0.9 * before) | (gap > 1), 0, self._since + 1)
-        return (self.gap[alive] <= self.tol) | (self._since > self.patience)
+        return (best.gap[alive] <= self.tol) | (self._since > self.patience)
 
     def retire(self, done: Bools) -> Index:
         """The positions of the problems that are not done, at which work goes on."""

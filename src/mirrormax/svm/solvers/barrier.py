@@ -30,7 +30,7 @@ import numpy as np
 from mirrormax.svm._types import Answer, HardMargin, Members, Unit
 from mirrormax.svm.loop import Progress
 from mirrormax.svm.norms import Norm
-from mirrormax.svm.rows import Array, BlockRows, Index, longest_step, outer_rows
+from mirrormax.svm.rows import Array, BlockRows, longest_step, outer_rows
 from mirrormax.svm.solvers.interior import judge_problem
 from mirrormax.svm.systems import Factor
 
@@ -39,6 +39,7 @@ SHRINK = 0.2  # of μ, when the step was short
 CLOSE = 1.0  # squared length of a step in the local norm, below which it is short
 FRACTION = 0.75  # of the way to the ball's boundary that a step may take
 CHUNK = 256  # problems at once: more gains nothing
+LIMIT, PATIENCE = 200, 40  # steps, and those after which a gap that has not become better will not
 
 
 class Ball:
@@ -233,7 +234,7 @@ BALLS: dict[str, type[Ball]] = {
 }
 
 
-def solve_barrier(unit: Unit, norm: Norm, tol: float, limit: int = 200) -> Answer:
+def solve_barrier(unit: Unit, norm: Norm, tol: float) -> Answer:
     """Weights and multipliers of every problem; infeasible ones with their verdict."""
     (size, _, _, d), e = unit.x.shape, unit.z.shape[-1]
     wide = max(d, e)  # zeros beside a matrix change none of these norms
@@ -249,10 +250,9 @@ def solve_barrier(unit: Unit, norm: Norm, tol: float, limit: int = 200) -> Answe
     feasible = np.flatnonzero([verdict is None for verdict in answer.verdicts])
     for first in range(0, len(feasible), CHUNK):
         members = feasible[first : first + CHUNK]
-        W, answer.lam[members], answer.iterations[members] = follow_path(
-            problem.take(members), start[members], replace(norm, shape=(wide, wide)), tol, limit
-        )
-        answer.w[members] = W.reshape(-1, wide, wide)[:, :d, :e].reshape(len(members), -1)
+        best = follow_path(problem.take(members), start[members], replace(norm, shape=(wide, wide)), tol)
+        w = best.w.reshape(-1, wide, wide)[:, :d, :e].reshape(len(members), -1)
+        answer.put(members, replace(best, w=w))
     return answer
 
 
@@ -273,16 +273,11 @@ class Point(Members):
     nu: Array
 
 
-def follow_path(
-    problem: HardMargin, W: Array, norm: Norm, tol: float, limit: int, patience: int = 40
-) -> tuple[Array, Array, Index]:
-    """The best W (B, N) and λ (B, m) by relative gap of every problem, from feasible W (B, D, D), and steps taken.
-
-    A problem whose gap has not become better for ``patience`` steps will not.
-    """
+def follow_path(problem: HardMargin, W: Array, norm: Norm, tol: float) -> Answer:
+    """The best answer to every problem by relative gap, from feasible W (B, D, D)."""
     point = _start(problem, W, norm)
-    progress = Progress(tol, patience, W.reshape(len(W), -1), point.lam)
-    for step in range(limit):
+    progress = Progress(tol, PATIENCE, W.reshape(len(W), -1), point.lam)
+    for step in range(LIMIT):
         new, gap, W, lam = _step(problem, point, norm)
         done = progress.record(step + 1, gap, W.reshape(len(W), -1), lam)
         done |= ~((new.y > 0).all(axis=1) & np.isfinite(new.W).all(axis=(1, 2)) & np.isfinite(new.lam).all(axis=1))
@@ -292,7 +287,7 @@ def follow_path(
         if done.all():
             break
         point = new
-    return progress.arrays[0], progress.arrays[1], progress.iterations
+    return progress.best
 
 
 def _start(problem: HardMargin, W: Array, norm: Norm) -> Point:

@@ -130,8 +130,8 @@ def active_set(problem: HardMargin) -> Array | None:
 
 def _low(problem: HardMargin, tol: float, guess: Array | None) -> Answer:
     """p ≤ 2: in the multipliers."""
-    lam, gap, iterations = solve_dual(*problem.dual_start(guess), tol, slack=1.0 if guess is None else GUESSED_SLACK)
-    return _retried(problem, tol, Answer(problem.mirror(lam), lam, iterations, gap))
+    answer = solve_dual(*problem.dual_start(guess), tol, slack=1.0 if guess is None else GUESSED_SLACK)
+    return _retried(problem, tol, replace(answer, w=problem.mirror(answer.lam)))
 
 
 def _high(problem: HardMargin, tol: float, start: Array | None) -> Answer:
@@ -154,7 +154,8 @@ def _rough_start(problem: HardMargin) -> tuple[Array, Index | int]:
     steps: Index | int = 0
     lam = active_set(euclid) if is_small_euclidean(euclid) else None
     if lam is None:
-        lam, _, steps = solve_dual(*euclid.dual_start(), START_GAP)
+        rough = solve_dual(*euclid.dual_start(), START_GAP)
+        lam, steps = rough.lam, rough.iterations
     return project(problem.rows, problem.equal, problem.rows.adj(lam)), steps
 
 
@@ -199,8 +200,8 @@ def _low_again(problem: HardMargin, verdict: Verdict, tol: float) -> Iterator[An
     """p ≤ 2: phase 0 solved p = 2; its multipliers, moved inside, have the scale that all-ones did not have."""
     for inside in INSIDE:
         weights = (verdict.lam + inside * np.abs(verdict.lam).mean())[None]
-        lam, gap, iterations = solve_dual(*problem.dual_start(weights), tol, limit=200)
-        yield Answer(problem.mirror(lam), lam, iterations, gap)
+        answer = solve_dual(*problem.dual_start(weights), tol, limit=200)
+        yield replace(answer, w=problem.mirror(answer.lam))
 
 
 def _high_again(problem: HardMargin, verdict: Verdict, tol: float) -> Iterator[Answer]:
@@ -210,7 +211,7 @@ def _high_again(problem: HardMargin, verdict: Verdict, tol: float) -> Iterator[A
     central = verdict.w[None] / (smallest if problem.equal is None else np.maximum(smallest, START_ROOM))
     yield _from_start(problem, central, tol)
     if problem.equal is None:
-        rough = problem.rows.adj(solve_dual(*problem.at(2.0).dual_start(), START_GAP)[0])
+        rough = problem.rows.adj(solve_dual(*problem.at(2.0).dual_start(), START_GAP).lam)
         smallest = problem.smallest_margin(problem.rows.fwd(rough))[:, None]
         if smallest > 0:
             yield _from_start(problem, rough / smallest, tol)
@@ -227,8 +228,7 @@ def _high_again(problem: HardMargin, verdict: Verdict, tol: float) -> Iterator[A
 def _from_start(problem: HardMargin, w: Array, tol: float) -> Answer:
     """From A w ≥ b, at the scale where w has entries near 1."""
     kappa = p_norm(w, problem.p[:, 0])[:, None] / w.shape[1] ** (1 / problem.p)
-    w, lam, gap, iterations = solve_primal(problem.scaled(kappa[:, 0]), START_ROOM * w / kappa, tol)
-    return Answer(w, lam, iterations, gap)
+    return solve_primal(problem.scaled(kappa[:, 0]), START_ROOM * w / kappa, tol)
 
 
 class WholePoint(PrimalPoint):
@@ -270,7 +270,6 @@ def _in_long_double(problem: HardMargin, w: Array, tol: float) -> Answer:
     start = WholePoint.at(scaled, LONG_ROOM * w / kappa, np.ones_like(b))
     lam = 0.1 * (np.abs(start.w) ** p).sum() / (b.size * start.s)
     best = follow(scaled, WholePoint.at(scaled, start.w, lam), tol, LONG_STEPS, LONG_PATIENCE)
-    lam, w = best.arrays
     # Multipliers with the same ratios stay the same when they are rounded.
-    w, lam = (w * kappa).astype(np.float64), (lam / lam.max()).astype(np.float64)
-    return Answer(w, lam, best.iterations, best.gap.astype(np.float64))
+    w, lam = (best.w * kappa).astype(np.float64), (best.lam / best.lam.max()).astype(np.float64)
+    return replace(best, w=w, lam=lam)

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from mirrormax.svm._types import HardMargin, Unit
+from mirrormax.svm._types import Answer, HardMargin, Unit
 from mirrormax.svm.certificate import Certificate, support_tolerance
 from mirrormax.svm.loop import DualPoint, Move, Point, PrimalPoint, follow
 from mirrormax.svm.rows import EPS, Array, BlockRows, Bools, DenseRows, Index, Rows, make_rows, p_norm, power
@@ -159,44 +159,42 @@ def _halves(array: Array) -> tuple[Array, Array]:
 
 def solve_soft(rows: BlockRows, unit: Unit, exists: Bools, p: Array, C: Array, tol: float) -> tuple[Certificate, Index]:
     """Certificates and iterations for original rows and those of one scale; ``exists`` (B, m), p and C (B,)."""
-    size, m = exists.shape
-    w, lam = np.zeros((size, rows.size)), np.zeros((size, m))
-    iterations = np.zeros(size, dtype=np.intp)
+    answer = Answer.empty(len(p), rows.size, rows.m)
     with np.errstate(all="ignore"):
-        for k in range(size):
+        for k in range(len(p)):
             own = np.array([k])
-            single = rows.take(own), unit.take(own), exists[own], p[own], C[own]
-            w[k], lam[k], iterations[k] = _solve_one(*single, tol)
-        return _certify(rows, exists, w, lam, p, C), iterations
+            answer.put(own, _solve_one(rows.take(own), unit.take(own), exists[own], p[own], C[own], tol))
+        return _certify(rows, exists, answer.w, answer.lam, p, C), answer.iterations
 
 
-def _solve_one(rows: BlockRows, unit: Unit, exists: Bools, p: Array, C: Array, tol: float) -> tuple[Array, Array, int]:
-    """W, λ and the iterations of one problem."""
-    best, steps = (np.zeros(rows.size), np.where(exists[0], C, 0.0), np.inf), 0
+def _solve_one(rows: BlockRows, unit: Unit, exists: Bools, p: Array, C: Array, tol: float) -> Answer:
+    """W and λ of one problem, of the original rows."""
+    best, steps = Answer.of(np.zeros((1, rows.size)), np.where(exists, C, 0.0), np.inf, 0), 0
     c = unit.c.reshape(-1)
     live = c > 0
     if not live.any():  # a zero row has ξ = 1 and λ = C whatever W is
-        return best[0], best[1], 0
+        return best
     scaled = make_rows(unit.x, unit.z)
     tries = [(log_kappa, False) for log_kappa in _scales(scaled, c, float(p[0]), float(C[0]))]
     if rows.m + rows.size <= LARGEST_SYSTEM:
         tries += [(log_kappa, True) for log_kappa, _ in tries]
     for log_kappa, long in tries:
-        reached, w, more = _interior(_capped(scaled, c, float(p[0]), float(C[0]), log_kappa, long), tol)
-        steps += more
+        reached = _interior(_capped(scaled, c, float(p[0]), float(C[0]), log_kappa, long), tol)
+        steps += int(reached.iterations[0])
         lam = np.where(exists, C, 0.0)
-        lam[0, live] = np.clip(reached[0, live] * np.exp((p - 1) * log_kappa) / c[live], 0.0, C)
+        lam[0, live] = np.clip(reached.lam[0, live] * np.exp((p - 1) * log_kappa) / c[live], 0.0, C)
         # Slacks that are rounding of zero cost C each; weights longer by a few ε have none.
         for longer in LONGER:
-            weights = np.exp(log_kappa) * w.astype(np.float64) * (1 + longer * EPS)
+            weights = np.exp(log_kappa) * reached.w.astype(np.float64) * (1 + longer * EPS)
             gap = float(_certify(rows, exists, weights, lam, p, C).gap[0])
-            if gap < best[2]:
-                best = (weights[0], lam[0], gap)
-            if best[2] <= 0.1 * tol:
+            if gap < best.gap[0]:
+                best = Answer.of(weights, lam, gap, 0)
+            if best.gap[0] <= 0.1 * tol:
                 break
-        if best[2] <= tol:
+        if best.gap[0] <= tol:
             break
-    return best[0], best[1], steps
+    best.iterations[0] = steps
+    return best
 
 
 def _capped(rows: Rows, c: Array, p: float, C: float, log_kappa: float, long: bool) -> HardMargin:
@@ -229,19 +227,17 @@ def _scales(rows: Rows, c: Array, p: float, C: float) -> list[float]:
     return [first, 0.5 * (first + top), top, 0.75 * first + 0.25 * top, 0.25 * first + 0.75 * top]
 
 
-def _interior(problem: HardMargin, tol: float) -> tuple[Array, Array, int]:
-    """λ (1, m), w (1, N) and the iterations taken: the best pair by relative gap."""
+def _interior(problem: HardMargin, tol: float) -> Answer:
+    """The best pair by relative gap."""
     lam = np.minimum(0.5 * problem.cap, 1 / max(1.0, float(np.abs(problem.rows.adj(np.ones_like(problem.b))).max())))
     start = SoftDual.at(problem, lam)
     if problem.p[0, 0] <= 2:
         xi = np.maximum(problem.b - start.v, 0.0) + np.maximum(np.abs(problem.b), 1.0)
         start.s = np.concatenate([start.v - problem.b + xi, xi], axis=1)
-        best = follow(problem, start, 0.5 * tol, LIMIT, STALLED)
-    else:
-        size = (np.abs(start.w) ** problem.p).sum() / lam.shape[1]
-        around = SoftPrimal.around(problem, start.w, np.full((1, 1), 0.3 * size))
-        best = follow(problem, around, 0.5 * tol, LIMIT, STALLED)
-    return best.arrays[0], best.arrays[1], int(best.iterations[0])
+        return follow(problem, start, 0.5 * tol, LIMIT, STALLED)
+    size = (np.abs(start.w) ** problem.p).sum() / lam.shape[1]
+    around = SoftPrimal.around(problem, start.w, np.full((1, 1), 0.3 * size))
+    return follow(problem, around, 0.5 * tol, LIMIT, STALLED)
 
 
 def _certify(rows: BlockRows, exists: Bools, w: Array, lam: Array, p: Array, C: Array) -> Certificate:
