@@ -163,5 +163,4 @@ def _complementary(unit: Array, slack: Array, c: Array) -> Bools:
     smallest = np.where(c > 0, c, np.inf).min(axis=1, keepdims=True)
     b = np.divide(smallest, c, out=np.zeros_like(c), where=c > 0)
     share = unit * unit.shape[1] / np.maximum(unit.sum(axis=1, keepdims=True), 1e-300)
-    active: Bools = (c > 0) & (share > 0) & (share >= np.abs(slack) * b)
-    return active
+    return np.asarray((c > 0) & (share > 0) & (share >= np.abs(slack) * b))

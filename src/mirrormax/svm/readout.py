@@ -60,10 +60,7 @@ def label_margin(
             "others, and NaN for these.",
             solution,
         )
-    margin: np.float64 | NDArray[np.float64] | Tensor = as_given(
-        np.where(zero, 0.0, np.where(known, solution.margin, np.nan)), device_of(X, y, alpha)
-    )
-    return margin
+    return as_given(np.where(zero, 0.0, np.where(known, solution.margin, np.nan)), device_of(X, y, alpha))
 
 
 @takes_problem
@@ -169,10 +166,7 @@ def _excess(solution: Solution, margins: Array, device: torch.device | None) -> 
     """ξ (..., n): margins of samples under weights at minimum margin 1, less the smallest, for weights of norm 1."""
     if not np.all(np.asarray(solution.gap) <= 1e-7):
         raise_if_failed(solution)
-    excess: NDArray[np.float64] | Tensor = as_given(
-        np.maximum((margins - 1) * np.asarray(solution.margin)[..., None], 0.0), device
-    )
-    return excess
+    return as_given(np.maximum((margins - 1) * np.asarray(solution.margin)[..., None], 0.0), device)
 
 
 def _checked_classes(X: Any, y: Any, classes: int) -> tuple[NDArray[np.float64], NDArray[np.int64], tuple[int, ...]]:

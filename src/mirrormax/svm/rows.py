@@ -16,6 +16,7 @@ X_i diag(h_ij) X_jᵀ: m² d + n² d e work instead of m² d e.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import TypeAlias
 
@@ -250,8 +251,7 @@ def p_norm(w: Array, p: Array) -> Array:
     """‖w‖_p over the last axis with one p per problem (B,), at any scale."""
     largest = np.abs(w).max(axis=-1, initial=0.0, keepdims=True)
     safe = np.where((largest > 0) & np.isfinite(largest), largest, 1.0)
-    norm: Array = safe[:, 0] * ((np.abs(w) / safe) ** p[:, None]).sum(axis=-1) ** (1 / p)
-    return norm
+    return np.asarray(safe[:, 0] * ((np.abs(w) / safe) ** p[:, None]).sum(axis=-1) ** (1 / p))
 
 
 def dot(a: Array, b: Array) -> Array:
@@ -261,9 +261,5 @@ def dot(a: Array, b: Array) -> Array:
 
 def longest_step(*pairs: tuple[Array, Array]) -> Array:
     """The largest a (B,) with x + a dx ≥ 0 for each pair (x, dx), x > 0."""
-    ratios = [dx / x for x, dx in pairs]
-    steepest = ratios[0]
-    for ratio in ratios[1:]:
-        steepest = np.minimum(steepest, ratio)
-    step: Array = -1 / np.minimum(steepest.min(axis=1), -1e-300)
-    return step
+    steepest = functools.reduce(np.minimum, (dx / x for x, dx in pairs))
+    return np.asarray(-1 / np.minimum(steepest.min(axis=1), -1e-300))

@@ -54,8 +54,7 @@ class Factor:
     def solve(self, right: Array) -> Array:
         """K⁻¹ right, for right (B, m)."""
         if self.single:
-            solution: Array = dpotrs(self.lower, right[0], lower=1)[0][None]
-            return solution
+            return np.asarray(dpotrs(self.lower, right[0], lower=1)[0][None])
         half = torch.linalg.solve_triangular(self.batched, torch.from_numpy(right)[..., None], upper=False)
         out = torch.linalg.solve_triangular(self.batched.mT, half, upper=True)
         return np.asarray(out[..., 0].numpy())
@@ -86,8 +85,7 @@ class ThinFactor:
     def _once(self, right: Array) -> Array:
         scaled = right / self.diagonal
         inner = dpotrs(self.lower, self.half.T @ scaled, lower=1)[0]
-        once: Array = scaled - (self.half @ inner) / self.diagonal
-        return once
+        return np.asarray(scaled - (self.half @ inner) / self.diagonal)
 
 
 class Implicit:
@@ -142,10 +140,9 @@ def coupled(rows: FlatRows, weight: Array, diagonal: Array | float) -> Callable[
 
 def lower_factor(matrix: Array) -> Array:
     """L with L Lᵀ = K for one K (m, m); what stands above the diagonal is not to be read."""
-    lower: Array
     lower, info = dpotrf(matrix.T, lower=1, clean=0)
     if info == 0:
-        return lower
+        return np.asarray(lower)
     diagonal = np.abs(matrix.diagonal())
     diagonal = np.maximum(diagonal, np.finfo(np.float64).tiny / JITTER + JITTER * diagonal.max())
     for attempt in range(ATTEMPTS):
@@ -153,7 +150,7 @@ def lower_factor(matrix: Array) -> Array:
         np.einsum("ii->i", trial)[...] += diagonal * JITTER * 10.0**attempt
         lower, info = dpotrf(trial, lower=1, clean=0)
         if info == 0:
-            return lower
+            return np.asarray(lower)
     return np.diag(np.sqrt(diagonal))
 
 

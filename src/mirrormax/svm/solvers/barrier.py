@@ -46,30 +46,19 @@ class Ball:
     """The barrier F of a unit ball at matrices M (B, D, D), with further variables ``inner`` (B, k) of its own or none.
 
     Where there are such variables, F' and F'' are those of F minimised over them, by one step of Newton's method.
+
+    ``gradient``            F'(M)
+    ``curved(E, inverse)``  F'' E for E (B, D, D), or F''⁻¹ E
+    ``gram(x, z, inverse)`` ⟨x_r z_iᵀ, F''(x_s z_jᵀ)⟩ (B, m, m) of rows x (B, n, R, D) and z (B, n, D), or with F''⁻¹
+    ``reach(E, followed)``  a length (B,) along E, and along this step of the further variables, that stays in the ball
     """
 
     size: Array  # the norm of M, (B,)
-    gradient: Array  # F'(M), (B, D, D)
     loose: Array | float = 0.0  # squared length (B,) of the step of the further variables, M being fixed
-
-    def __init__(self, M: Array, inner: Array, k: int) -> None:
-        raise NotImplementedError
-
-    def curved(self, E: Array, inverse: bool) -> Array:
-        """F'' E for E (B, D, D), or F''⁻¹ E."""
-        raise NotImplementedError
-
-    def gram(self, x: Array, z: Array, inverse: bool) -> Array:
-        """⟨x_r z_iᵀ, F''(x_s z_jᵀ)⟩ (B, m, m) of rows x (B, n, R, D) and z (B, n, D), or the same with F''⁻¹."""
-        raise NotImplementedError
 
     def followed(self, E: Array) -> Array:
         """The step (B, k) of the further variables that goes with E (B, D, D)."""
         return np.zeros((len(E), 0))
-
-    def reach(self, E: Array, followed: Array) -> Array:
-        """A length (B,) along E, and along this step of the further variables, that stays in the ball."""
-        raise NotImplementedError
 
 
 class SpectralBall(Ball):
@@ -225,7 +214,7 @@ def _roots(room: Array, fall: Array, bend: Array) -> Array:
         return np.asarray((2 * room / (fall + np.sqrt(fall**2 + 4 * room * bend))).min(axis=1))
 
 
-BALLS: dict[str, type[Ball]] = {
+BALLS: dict[str, type[SpectralBall | RowsBall | TopBall]] = {
     "spectral": SpectralBall,
     "nuclear": SpectralBall,
     "rows-max": RowsBall,
@@ -313,7 +302,7 @@ def _start(problem: HardMargin, W: Array, norm: Norm) -> Point:
 def _step(problem: HardMargin, point: Point, norm: Norm) -> tuple[Point, Array, Array, Array]:
     """The next point; the relative gap (B,) of W and λ, and these: the one that no ball holds takes the whole step."""
     rows, own, mu = cast(BlockRows, problem.rows), norm.name in OWN, point.mu
-    aim, above, pull = problem.aim, problem.above, _matrices(rows, point.lam)
+    aim, above, pull = problem.aim, problem.above, rows.adj(point.lam).reshape(point.W.shape)
     ball = BALLS[norm.name](point.W if own else pull, point.inner, norm.k or 0)
     weight = (1 / point.nu if own else point.nu)[:, None, None]
     lam, v = np.where(above, point.lam, 1.0), rows.fwd(point.W)
@@ -330,7 +319,7 @@ def _step(problem: HardMargin, point: Point, norm: Norm) -> tuple[Point, Array, 
         turn = factor.solve(aim)
         ds = (1 - (aim * (point.lam + dlam)).sum(axis=1)) / (aim * turn).sum(axis=1)
         dlam = dlam + ds[:, None] * turn
-    dpull = _matrices(rows, dlam)
+    dpull = rows.adj(dlam).reshape(pull.shape)
     dW = base + weight * ball.curved(dpull, own)
     # From λ∘y and not from A dW, which rounds a small y away.
     dy = np.where(above, centre - point.y - diagonal * dlam, 0.0)
@@ -361,8 +350,3 @@ def _gap(problem: HardMargin, ball: Ball, norm: Norm, W: Array, v: Array, lam: A
     other = norm.duals(problem.rows.adj(lam)) if norm.name in OWN else norm.sizes(W)
     gap = 1 - (problem.gain * lam).sum(axis=1) * margin / np.maximum(ball.size * other, 1e-300)
     return np.asarray(np.where((margin > 0) & np.isfinite(gap), gap, np.inf))
-
-
-def _matrices(rows: BlockRows, lam: Array) -> Array:
-    """Aᵀλ as (B, D, D)."""
-    return rows.adj(lam).reshape(len(lam), rows.d, rows.e)
