@@ -108,8 +108,7 @@ class HardMargin(Members):
         gap = 1 - ratio
         if self.equal is not None:
             smallest = self.smallest_margin(v)
-            with np.errstate(all="ignore"):
-                scaled = v / np.maximum(smallest, 1e-300)[:, None]
+            scaled = v / np.maximum(smallest, 1e-300)[:, None]
             missed = np.where(self.equal, np.abs(scaled), (self.exact + self.b) / 2 - scaled)
             missed = np.where(self.exists & (self.exact <= 0), missed, 0.0).max(axis=1, initial=0.0)
             gap = np.where(smallest > 0, np.maximum(gap, 0.0) + missed, 1 + np.abs(ratio))

@@ -122,9 +122,9 @@ def att_svm(
         above = exists & ~equal
         right = _right_sides(1.0 if sides is None else of_rivals(sides), above, shape)
     _check_rows(x, queries, above, shape, soft=C is not None, right=right)
-    solved = solve_rows(
-        x, queries, exists, exponents, tol, penalty=penalty, norm=other, method=solver, right=right, equal=equal
-    )
+    options: dict[str, Any] = {"penalty": penalty, "norm": other, "method": solver, "right": right, "equal": equal}
+    with np.errstate(all="ignore"):
+        solved = solve_rows(x, queries, exists, exponents, tol, **options)
     about = f"att_svm, {norm} norm" if other is not None else f"att_svm, p={shown(p)}"
     about += "" if C is None else f", C={shown(C)}"
     about += "" if kept is None else ", keep"
@@ -175,7 +175,8 @@ def lp_svm(
             f"X is zero at {_first(silent, shape)}, so that no v has a margin there; leave the sample out."
         )
     exists = np.ones(x.shape[:-1], dtype=bool)
-    solved = solve_rows(x, np.ones((len(x), 1, 1)), exists, exponents, tol, penalty=penalty, method=solver)
+    with np.errstate(all="ignore"):
+        solved = solve_rows(x, np.ones((len(x), 1, 1)), exists, exponents, tol, penalty=penalty, method=solver)
     about = f"lp_svm, p={shown(p)}" + ("" if C is None else f", C={shown(C)}")
     return solved.solution(shape, "v", about, device_of(X, y), throw)
 

@@ -116,11 +116,9 @@ def solve(unit: Unit, p: Array, tol: float, method: Solver | None = None) -> Ans
                 f'method="{solver.name}" takes {solver.takes}, got p = {p[start]:g} with {count} rows and '
                 f"{problem.rows.size} weights; leave method out."
             )
-        # Trial steps may overflow near p = 1; such a step is refused like any other bad one.
-        with np.errstate(all="ignore"):
-            partial = solver.solve(problem, AIM * tol)
-            if method is None and solver.name == "newton" and not np.isfinite(partial.gap[0]):
-                partial = _after_newton(problem, AIM * tol)
+        partial = solver.solve(problem, AIM * tol)
+        if method is None and solver.name == "newton" and not np.isfinite(partial.gap[0]):
+            partial = _after_newton(problem, AIM * tol)
         answer.put(members, partial)
     return answer
 
@@ -153,14 +151,16 @@ def solve_rows(
 ) -> Solved:
     """Rows x (B, n, R, d) and queries z (B, n, e) to certificates and statuses.
 
+    Trial steps may overflow near p = 1, and such a step is refused like any other bad one: to be called where numpy
+    does not warn.
+
     ``right`` (B, n, R) are right-hand sides, ``equal`` (B, n, R) the rows that are equalities; both or neither. A
     ``norm`` takes the place of ℓp.
     """
     if right is not None and equal is not None:
         right, equal = right.reshape(len(x), -1), equal.reshape(len(x), -1)
         exists, equal = _independent(x, z, exists, equal)
-    with np.errstate(over="ignore"):
-        unit = Unit.of(x, z, exists, right, equal)
+    unit = Unit.of(x, z, exists, right, equal)
     rows, c = BlockRows(x, z), unit.c.reshape(len(x), -1)
     if penalty is not None:
         certificate, iterations = solve_soft(rows, unit, exists.reshape(len(x), -1), p, penalty, tol)
@@ -173,28 +173,27 @@ def solve_rows(
             "bring the data nearer to 1."
         )
     q = p / (p - 1)
-    with np.errstate(all="ignore"):
-        sizes, powers = (lambda w: p_norm(w, p), lambda u: p_norm(u, q)), p
-        if norm is None:
-            answer = solve(unit, p, tol, method)
-        else:
-            sizes, powers = (norm.sizes, norm.duals), np.full_like(p, 2.0)
-            answer = (solve_linear if norm.name in ("l1", "linf") else solve_barrier)(unit, norm, AIM * tol)
-        certify = Certifier(rows, c, *sizes, powers, tol, right, equal)
+    sizes, powers = (lambda w: p_norm(w, p), lambda u: p_norm(u, q)), p
+    if norm is None:
+        answer = solve(unit, p, tol, method)
+    else:
+        sizes, powers = (norm.sizes, norm.duals), np.full_like(p, 2.0)
+        answer = (solve_linear if norm.name in ("l1", "linf") else solve_barrier)(unit, norm, AIM * tol)
+    certify = Certifier(rows, c, *sizes, powers, tol, right, equal)
+    certificate = certify(answer.w, answer.lam)
+    if _rescue(answer, np.flatnonzero(~np.isfinite(certificate.gap)), unit):
         certificate = certify(answer.w, answer.lam)
-        if _rescue(answer, np.flatnonzero(~np.isfinite(certificate.gap)), unit):
-            certificate = certify(answer.w, answer.lam)
-        if norm is None and method is None and _in_extended_precision(answer, certificate, unit, p, tol):
-            new = certify(answer.w, answer.lam)
-            better = np.flatnonzero(new.gap < certificate.gap)
-            certificate.put(better, new.take(better))
-        answer.verdicts[np.isfinite(certificate.gap)] = None  # weights that separate the data outrank everything
-        for k in np.flatnonzero(~np.isfinite(certificate.gap)).tolist():
-            if not answer.verdicts[k].feasible:
-                sides = [None if side is None else side[k] for side in (right, equal)]
-                answer.verdicts[k] = verdict = confirm(answer.verdicts[k], x[k], z[k], c[k] > 0, *sides)
-                if verdict.feasible is False:
-                    certificate.refute(k, verdict.lam)
+    if norm is None and method is None and _in_extended_precision(answer, certificate, unit, p, tol):
+        new = certify(answer.w, answer.lam)
+        better = np.flatnonzero(new.gap < certificate.gap)
+        certificate.put(better, new.take(better))
+    answer.verdicts[np.isfinite(certificate.gap)] = None  # weights that separate the data outrank everything
+    for k in np.flatnonzero(~np.isfinite(certificate.gap)).tolist():
+        if not answer.verdicts[k].feasible:
+            sides = [None if side is None else side[k] for side in (right, equal)]
+            answer.verdicts[k] = verdict = confirm(answer.verdicts[k], x[k], z[k], c[k] > 0, *sides)
+            if verdict.feasible is False:
+                certificate.refute(k, verdict.lam)
     told = zip(certificate.gap, answer.verdicts, answer.iterations, p, strict=True)
     texts = [_status(gap, tol, verdict, steps, at, soft=False) for gap, verdict, steps, at in told]
     unique = np.array([norm is None or is_unique(norm, rows, certificate, k) for k in range(len(texts))])

@@ -310,8 +310,7 @@ class PrimalPoint(Point):
     def barrier(self, problem: HardMargin, t: Array) -> Array:
         """(1/p)‖w‖_p^p − t Σ log s."""
         energy = dot(self.power * self.w, self.w) / problem.p[:, 0]
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return np.asarray(energy - (t * np.log(problem.inequalities(self.s, 1.0))).sum(axis=1))
+        return np.asarray(energy - (t * np.log(problem.inequalities(self.s, 1.0))).sum(axis=1))
 
     def slope(self, problem: HardMargin, move: Move, t: Array) -> Array:
         inward = t / problem.inequalities(self.s, 1.0) * move.s

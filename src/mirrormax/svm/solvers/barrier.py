@@ -210,8 +210,7 @@ class TopBall(Ball):
 
 def _roots(room: Array, fall: Array, bend: Array) -> Array:
     """The first a > 0 (B,) at which some room − fall a − bend a², (B, r), is zero; room > 0 and bend ≥ 0."""
-    with np.errstate(divide="ignore"):
-        return np.asarray((2 * room / (fall + np.sqrt(fall**2 + 4 * room * bend))).min(axis=1))
+    return np.asarray((2 * room / (fall + np.sqrt(fall**2 + 4 * room * bend))).min(axis=1))
 
 
 BALLS: dict[str, type[SpectralBall | RowsBall | TopBall]] = {

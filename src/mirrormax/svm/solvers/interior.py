@@ -24,7 +24,7 @@ from scipy.optimize import nnls
 from mirrormax.svm._types import Answer, HardMargin, Verdict, project
 from mirrormax.svm.feasibility import judge, judge_general
 from mirrormax.svm.loop import CURVATURE_FLOOR, DualPoint, Move, PrimalPoint, follow, solve_dual, solve_primal
-from mirrormax.svm.rows import Array, Bools, DenseRows, Index, dot, p_norm
+from mirrormax.svm.rows import Array, DenseRows, dot, p_norm
 from mirrormax.svm.systems import Elimination, Long, System
 
 START_GAP = 0.2  # how well p = 2 is solved for a strictly feasible start at p > 2
@@ -56,6 +56,9 @@ def solve_interior(
         if len(members):
             part = problem if len(members) == len(p) else problem.take(members)
             answer.put(members, solve(part, tol, None if guess is None else guess[members]))
+    for k in np.flatnonzero(answer.gap > tol):
+        own = np.array([k])
+        answer.put(own, _patiently(problem.take(own), tol, answer.take(own)))
     return answer
 
 
@@ -131,48 +134,29 @@ def active_set(problem: HardMargin) -> Array | None:
 def _low(problem: HardMargin, tol: float, guess: Array | None) -> Answer:
     """p ≤ 2: in the multipliers."""
     answer = solve_dual(*problem.dual_start(guess), tol, slack=1.0 if guess is None else GUESSED_SLACK)
-    return _retried(problem, tol, replace(answer, w=problem.mirror(answer.lam)))
+    return replace(answer, w=problem.mirror(answer.lam))
 
 
 def _high(problem: HardMargin, tol: float, start: Array | None) -> Answer:
     """p > 2: p = 2 roughly, for a strictly feasible start, then in the weights."""
     answer = Answer.empty(len(problem), problem.rows.size, problem.rows.m)
-    if start is None:
-        start, answer.iterations[:] = _rough_start(problem)
+    if start is None:  # exact for one small problem, rough for a batch
+        euclid = problem.at(2.0).raised(RAISED)
+        lam = active_set(euclid) if is_small_euclidean(euclid) else None
+        if lam is None:
+            rough = solve_dual(*euclid.dual_start(), START_GAP)
+            lam, answer.iterations = rough.lam, rough.iterations
+        start = project(problem.rows, problem.equal, problem.rows.adj(lam))
     smallest = problem.smallest_margin(problem.rows.fwd(start))
-    inside = np.flatnonzero((smallest > 0) & _inside(problem, start, smallest))
+    room = smallest > 0
+    if problem.equal is not None:  # as :func:`_from_start` scales it, in the rows with b ≤ 0 too
+        slack = problem.rows.fwd(START_ROOM * start / smallest[:, None]) - problem.b
+        room &= (problem.inequalities(slack, 1.0) > 0).all(axis=1)
+    inside = np.flatnonzero(room)
     if len(inside):
         part = problem if len(inside) == len(problem) else problem.take(inside)
         first = _from_start(part, start[inside] / smallest[inside, None], tol)
         answer.put(inside, replace(first, iterations=first.iterations + answer.iterations[inside]))
-    return _retried(problem, tol, answer)
-
-
-def _rough_start(problem: HardMargin) -> tuple[Array, Index | int]:
-    """Weights that solve p = 2, exactly for one small problem and roughly for a batch, and the steps to them."""
-    euclid = problem.at(2.0).raised(RAISED)
-    steps: Index | int = 0
-    lam = active_set(euclid) if is_small_euclidean(euclid) else None
-    if lam is None:
-        rough = solve_dual(*euclid.dual_start(), START_GAP)
-        lam, steps = rough.lam, rough.iterations
-    return project(problem.rows, problem.equal, problem.rows.adj(lam)), steps
-
-
-def _inside(problem: HardMargin, w: Array, smallest: Array) -> Bools:
-    """Whether w, scaled as :func:`_from_start` will, has room in the rows with b ≤ 0 too, (B,)."""
-    if problem.equal is None:
-        return np.ones(len(problem), dtype=bool)
-    with np.errstate(all="ignore"):
-        slack = problem.rows.fwd(START_ROOM * w / smallest[:, None]) - problem.b
-    return np.asarray((problem.inequalities(slack, 1.0) > 0).all(axis=1))
-
-
-def _retried(problem: HardMargin, tol: float, answer: Answer) -> Answer:
-    """The same, with more patience where it did not arrive."""
-    for k in np.flatnonzero(answer.gap > tol):
-        own = np.array([k])
-        answer.put(own, _patiently(problem.take(own), tol, answer.take(own)))
     return answer
 
 

@@ -160,11 +160,10 @@ def _halves(array: Array) -> tuple[Array, Array]:
 def solve_soft(rows: BlockRows, unit: Unit, exists: Bools, p: Array, C: Array, tol: float) -> tuple[Certificate, Index]:
     """Certificates and iterations for original rows and those of one scale; ``exists`` (B, m), p and C (B,)."""
     answer = Answer.empty(len(p), rows.size, rows.m)
-    with np.errstate(all="ignore"):
-        for k in range(len(p)):
-            own = np.array([k])
-            answer.put(own, _solve_one(rows.take(own), unit.take(own), exists[own], p[own], C[own], tol))
-        return _certify(rows, exists, answer.w, answer.lam, p, C), answer.iterations
+    for k in range(len(p)):
+        own = np.array([k])
+        answer.put(own, _solve_one(rows.take(own), unit.take(own), exists[own], p[own], C[own], tol))
+    return _certify(rows, exists, answer.w, answer.lam, p, C), answer.iterations
 
 
 def _solve_one(rows: BlockRows, unit: Unit, exists: Bools, p: Array, C: Array, tol: float) -> Answer:
