@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from mirrormax._arrays import in_kind
-from mirrormax.geometry.norms import Dim, lp_norm, vector_dims, widen
+from mirrormax.geometry.norms import Dim, dual_exponent, lp_norm, vector_dims, widen
 
 
 class Potential(ABC):
@@ -123,6 +123,20 @@ class Potential(ABC):
     def examples(cls) -> Sequence[Potential]:
         """Members of the family on which the shared conformance tests run."""
         return (cls(),)
+
+
+class _OfItsHorizon(Potential):
+    """A potential whose norm is the ℓr norm of its ``horizon``, r."""
+
+    @property
+    @abstractmethod
+    def horizon(self) -> float: ...
+
+    def norm(self, w: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
+        return lp_norm(w, self.horizon, dim, keepdim)
+
+    def dual_norm(self, g: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
+        return lp_norm(g, dual_exponent(self.horizon), dim, keepdim)
 
 
 def as_potential(p: float | Potential | Mapping[str, Any]) -> Potential:

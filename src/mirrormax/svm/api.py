@@ -25,7 +25,7 @@ from mirrormax.problem import (
     takes_problem,
 )
 from mirrormax.svm.dispatch import SOLVERS, Solver, solve_rows
-from mirrormax.svm.norms import NAMES, Norm
+from mirrormax.svm.norms import DUAL, Norm
 from mirrormax.svm.rows import Array, Bools, Index
 from mirrormax.svm.solution import Solution, device_of
 
@@ -204,8 +204,8 @@ def _posed(X: Any, z: Any, alpha: Any, keep: Any, mask: Any) -> tuple[Problem, A
 
 def _solver(method: object, norm: object, p: object, C: object) -> Solver | None:
     """The solver named, if any; ValueError for a norm that does not exist, or that has no use for p, C or a method."""
-    if not isinstance(norm, str) or norm not in ("lp", *NAMES):
-        raise ValueError(f"norm must be one of {', '.join(('lp', *NAMES))}, got {norm!r}.")
+    if not isinstance(norm, str) or norm not in ("lp", *DUAL):
+        raise ValueError(f"norm must be one of {', '.join(('lp', *DUAL))}, got {norm!r}.")
     if norm != "lp" and p is not None:
         raise ValueError(f'norm="{norm}" has no p, got p={p!r}; leave p out, or use norm="lp".')
     if norm != "lp" and C is not None:
