@@ -157,8 +157,11 @@ class HardMargin(Members):
         """
         q = self.q
         lam = np.ones_like(self.b) if weights is None else weights
-        if self.equal is not None:
-            lam = self._cancelled(lam, self.equal)
+        if self.equal is not None:  # ν makes Aᵀλ + Bᵀν shortest in the Euclidean norm, member by member
+            lam = np.where(self.equal, 0.0, lam)
+            for k in np.flatnonzero(self.equal.any(axis=1)):
+                own, places = self.rows.take(np.array([k])), np.flatnonzero(self.equal[k])
+                lam[k, places] = np.linalg.lstsq(own.subset(places).dense()[0].T, -own.adj(lam[[k]])[0], rcond=None)[0]
         u = np.abs(self.rows.adj(lam))
         # Rows that cancel exactly have no scale to offer; phase 0 will judge them.
         largest = np.maximum(u.max(axis=1, keepdims=True), 1e-8 * np.abs(lam).max(axis=1, keepdims=True))
@@ -166,14 +169,6 @@ class HardMargin(Members):
         bound = (np.maximum(self.b, 0) * lam).sum(axis=1, keepdims=True) / (largest * effective ** (1 / q))
         kappa = START * bound / effective ** (1 - 1 / q)
         return self.scaled(kappa[:, 0]), lam / (kappa * largest)
-
-    def _cancelled(self, lam: Array, equal: Bools) -> Array:
-        """The multipliers with ν such that Aᵀλ + Bᵀν is shortest in the Euclidean norm, member by member."""
-        lam = np.where(equal, 0.0, lam)
-        for k in np.flatnonzero(equal.any(axis=1)):
-            own, places = self.rows.take(np.array([k])), np.flatnonzero(equal[k])
-            lam[k, places] = np.linalg.lstsq(own.subset(places).dense()[0].T, -own.adj(lam[[k]])[0], rcond=None)[0]
-        return lam
 
 
 @dataclass

@@ -78,7 +78,10 @@ class Certifier:
         margins = rows.fwd(w)
         unit = np.where(above, np.maximum(lam, 0), np.where(level, lam, 0.0))
         every = np.divide(unit, c, out=np.zeros_like(c), where=exists)
-        likely = level | _complementary(unit, margins - b, c)
+        # λ_r m/Σλ ≥ slack_r, both of unit rows: complementarity leaves one of the two at zero.
+        size = np.divide(np.where(exists, c, np.inf).min(axis=1, keepdims=True), c, out=np.zeros_like(c), where=exists)
+        share = unit * unit.shape[1] / np.maximum(unit.sum(axis=1, keepdims=True), 1e-300)
+        likely = level | (exists & (share > 0) & (share >= np.abs(margins - b) * size))
         dual, lower = self._lower_bound(np.where(likely, every, 0.0), b)
         upper = self.norm(w)
         gap = 1 - lower / np.maximum(upper, 1e-300)
@@ -156,11 +159,3 @@ def support_tolerance(gap: Array) -> Array:
     :func:`mirrormax.attention.support_tokens`, so that both name the same tokens.
     """
     return np.asarray(np.maximum(np.sqrt(np.minimum(gap, 1.0)), SUPPORT_TOLERANCE))
-
-
-def _complementary(unit: Array, slack: Array, c: Array) -> Bools:
-    """λ_r m/Σλ ≥ slack_r, both of unit rows: complementarity leaves one of the two at zero."""
-    smallest = np.where(c > 0, c, np.inf).min(axis=1, keepdims=True)
-    b = np.divide(smallest, c, out=np.zeros_like(c), where=c > 0)
-    share = unit * unit.shape[1] / np.maximum(unit.sum(axis=1, keepdims=True), 1e-300)
-    return np.asarray((c > 0) & (share > 0) & (share >= np.abs(slack) * b))

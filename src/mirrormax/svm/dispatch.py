@@ -81,17 +81,15 @@ def choose(problem: HardMargin) -> Solver:
         name = "active-set" if is_small_euclidean(problem) else "interior"
     elif size <= FEW_WEIGHTS:
         name = "working-set" if m > ROWS_PER_WEIGHT * size else "newton"
-    else:
-        name = "lagrangian" if _is_for_products(problem) else "newton"
+    else:  # many rows, or pairs of samples, that meet in a factorisation make products with A quicker
+        pairs = problem.rows.n**2 * size if isinstance(problem.rows, BlockRows) else 0
+        many = m >= (VERY_MANY_ROWS if problem.p[0, 0] == 2 else TOO_MANY_ROWS) or pairs >= MANY_PAIRS
+        name = "lagrangian" if many and _is_in_range(problem) else "newton"
     return SOLVERS[name]
 
 
-def _is_for_products(problem: HardMargin) -> bool:
-    """Whether so many rows, or pairs of samples, meet in a factorisation that products with A are quicker."""
-    rows, p = problem.rows, problem.p[0, 0]
-    pairs = rows.n**2 * rows.size if isinstance(rows, BlockRows) else 0
-    many = rows.m >= (VERY_MANY_ROWS if p == 2 else TOO_MANY_ROWS) or pairs >= MANY_PAIRS
-    return bool(many and LAGRANGIAN_RANGE[0] <= p <= LAGRANGIAN_RANGE[1])
+def _is_in_range(problem: HardMargin) -> bool:
+    return bool(LAGRANGIAN_RANGE[0] <= problem.p[0, 0] <= LAGRANGIAN_RANGE[1])
 
 
 def solve(unit: Unit, p: Array, tol: float, method: Solver | None = None) -> Answer:
@@ -129,8 +127,8 @@ def _after_newton(problem: HardMargin, tol: float) -> Answer:
     Few directions among many queries make such problems, in heads of real models too. Interior points on thousands of
     rows take minutes then, where conjugate gradients take less than a second.
     """
-    if SOLVERS["lagrangian"].accepts(problem) and LAGRANGIAN_RANGE[0] <= problem.p[0, 0] <= LAGRANGIAN_RANGE[1]:
-        answer = SOLVERS["lagrangian"].solve(problem, tol)
+    if is_structured(problem) and _is_in_range(problem):
+        answer = solve_lagrangian(problem, tol)
         if answer.gap[0] <= tol or (answer.verdicts[0] is not None and answer.verdicts[0].feasible is False):
             return answer
     return SOLVERS["interior"].solve(problem, tol)

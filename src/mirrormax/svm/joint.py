@@ -95,14 +95,9 @@ def joint_limit(
     if not ((rho >= 0) & np.isfinite(rho)).all():
         raise ValueError(f"ratio must be a finite number of at least 0, got {ratio!r}; 1 is that of normalised steps.")
     present = np.ones(problem.X.shape[-3:-1], dtype=bool) if problem.mask is None else problem.mask
-    relaxed = _Relaxed(
-        X=flat(problem.X, shape, 3),
-        z=flat(problem.z, shape, 2),
-        alpha=flat(problem.alpha, shape, 1),
-        mask=flat(present, shape, 2),
-        spare=rho[:, None] * flat(spare, shape, 1),
-        p=exponents,
-    )
+    tokens, queries, chosen = flat(problem.X, shape, 3), flat(problem.z, shape, 2), flat(problem.alpha, shape, 1)
+    missing = rho[:, None] * flat(spare, shape, 1)
+    relaxed = _Relaxed(tokens, queries, chosen, flat(present, shape, 2), missing, exponents)
     about = f"joint_limit, p={shown(p)}, ratio={shown(ratio)}"
     return relaxed.solved(tol).solution(shape, "W", about, device_of(X, y, z, alpha), throw)
 
@@ -179,9 +174,8 @@ class _Relaxed(Members):
         if idle.any():
             sigma[idle] /= 2
             return self._at(sigma, tol)
-        sides = None if (right == 1).all() else right
-        settings = {"p": self.p, "mask": self.mask, "tol": INNER * tol}
-        return att_svm(self.X, self.z, self.alpha, rhs=sides, **settings, throw=False)
+        settings = {"p": self.p, "mask": self.mask, "tol": INNER * tol, "throw": False}
+        return att_svm(self.X, self.z, self.alpha, rhs=None if (right == 1).all() else right, **settings)
 
     def _norm(self, W: Array) -> Array:
         return p_norm(W.reshape(len(W), -1), self.p)

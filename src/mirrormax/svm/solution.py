@@ -176,25 +176,19 @@ class Solved:
                 arrays[key] = as_given(array.reshape((*shape, *array.shape[1:])), device)
         status = np.array(self.status, dtype=object).reshape(shape).tolist()
         solution: Solution = Solution(**arrays, status=status, name=name, about=about)
-        _warn_of_doubt(solution)
+        places = np.argwhere(np.asarray(solution.doubt)).tolist()
+        if places:
+            named = ", ".join(str(tuple(place)) for place in places[:5])
+            more = f" and {len(places) - 5} more" if len(places) > 5 else ""
+            warnings.warn(
+                f"{about}: whether {named}{more} {'are' if len(places) > 1 else 'is'} in solution.support is in doubt "
+                "(see solution.doubt), since weights of a relative gap ε are known to ε^(1/p) only, and multipliers to "
+                "rounding; take a p nearer to 2.",
+                stacklevel=4,  # past this function, the solver, and the one that takes a Problem apart
+            )
         if throw:
             raise_if_failed(solution)
         return solution
-
-
-def _warn_of_doubt(solution: Solution) -> None:
-    """Name the constraints of which it is not known whether they are active."""
-    places = np.argwhere(np.asarray(solution.doubt)).tolist()
-    if not places:
-        return
-    named = ", ".join(str(tuple(place)) for place in places[:5])
-    more = f" and {len(places) - 5} more" if len(places) > 5 else ""
-    warnings.warn(
-        f"{solution.about}: whether {named}{more} {'are' if len(places) > 1 else 'is'} in solution.support is in doubt "
-        "(see solution.doubt), since weights of a relative gap ε are known to ε^(1/p) only, and multipliers to "
-        "rounding; take a p nearer to 2.",
-        stacklevel=5,  # past this function, its caller, the solver, and the one that takes a Problem apart
-    )
 
 
 def device_of(*arrays: Any) -> torch.device | None:

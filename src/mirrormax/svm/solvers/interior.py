@@ -97,16 +97,28 @@ def is_small(problem: HardMargin) -> bool:
 def solve_extended(problem: HardMargin, tol: float, start: Array | None = None) -> Answer:
     """One problem with the whole system in ``numpy.longdouble``, from weights (N,) with A w > 0 or phase 0."""
     answer = Answer.empty(1, problem.rows.size, problem.rows.m)
-    exists = problem.exact[0] > 0
+    exists, p = problem.exact[0] > 0, float(problem.p[0, 0])
     if start is None:
         verdict = judge(problem.rows, exists.astype(np.float64))
         answer.verdicts[0] = verdict
         if not verdict.feasible:
             return answer
         start = verdict.w
-    extended = _in_long_double(problem.subset(np.flatnonzero(exists)), start[None], tol)
-    answer.w, answer.iterations = extended.w, extended.iterations
-    answer.lam[0, exists] = extended.lam[0]
+    part = problem.subset(np.flatnonzero(exists))
+    b: Long = part.exact.astype(np.longdouble)
+    w: Long = start[None].astype(np.longdouble)
+    rows = DenseRows(part.rows.dense().astype(np.longdouble))
+    w = w / (rows.fwd(w) / b).min()
+    # A power of two, at which w has entries near 1: nothing is rounded on the way there and back.
+    size = p_norm(w, problem.p[:, 0])[0] / w.size ** (1 / p)
+    kappa = np.ldexp(np.longdouble(1.0), int(np.frexp(size)[1]))
+    scaled = HardMargin(DenseRows(rows.matrix * kappa), b, b, problem.p, b > 0)
+    point = WholePoint.at(scaled, LONG_ROOM * w / kappa, np.ones_like(b))
+    lam = 0.1 * (np.abs(point.w) ** p).sum() / (b.size * point.s)
+    best = follow(scaled, WholePoint.at(scaled, point.w, lam), tol, LONG_STEPS, LONG_PATIENCE)
+    # Multipliers with the same ratios stay the same when they are rounded.
+    answer.w, answer.iterations = (best.w * kappa).astype(np.float64), best.iterations
+    answer.lam[0, exists] = (best.lam[0] / best.lam.max()).astype(np.float64)
     return answer
 
 
@@ -239,21 +251,3 @@ class WholePoint(PrimalPoint):
 
     def beyond(self, problem: HardMargin, weight: Array, move: Move, reach: Array) -> Array:
         return np.zeros_like(self.w)
-
-
-def _in_long_double(problem: HardMargin, w: Array, tol: float) -> Answer:
-    """One problem without idle rows in extended precision, from weights (1, N) with A w > 0."""
-    p = float(problem.p[0, 0])
-    b: Long = problem.exact.astype(np.longdouble)
-    rows, w = DenseRows(problem.rows.dense().astype(np.longdouble)), w.astype(np.longdouble)
-    w = w / (rows.fwd(w) / b).min()
-    # A power of two, at which w has entries near 1: nothing is rounded on the way there and back.
-    size = p_norm(w, problem.p[:, 0])[0] / w.size ** (1 / p)
-    kappa = np.ldexp(np.longdouble(1.0), int(np.frexp(size)[1]))
-    scaled = HardMargin(DenseRows(rows.matrix * kappa), b, b, problem.p, b > 0)
-    start = WholePoint.at(scaled, LONG_ROOM * w / kappa, np.ones_like(b))
-    lam = 0.1 * (np.abs(start.w) ** p).sum() / (b.size * start.s)
-    best = follow(scaled, WholePoint.at(scaled, start.w, lam), tol, LONG_STEPS, LONG_PATIENCE)
-    # Multipliers with the same ratios stay the same when they are rounded.
-    w, lam = (best.w * kappa).astype(np.float64), (best.lam / best.lam.max()).astype(np.float64)
-    return replace(best, w=w, lam=lam)

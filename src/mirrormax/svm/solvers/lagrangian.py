@@ -195,11 +195,8 @@ class Run:
                 growth = next((growth for most, growth in GROWTH if k <= most), 1.0)
                 sigma *= growth if self.p == 2 else min(growth, CURVED_GROWTH)
             last = move
-            refuted = (
-                sigma > DOUBTFUL
-                and not np.isfinite(self.best.gap[0])
-                and _verdict(self.problem, self.best).feasible is False
-            )
+            doubtful = sigma > DOUBTFUL and not np.isfinite(self.best.gap[0])
+            refuted = doubtful and _verdict(self.problem, self.best).feasible is False
             if sigma > HOPELESS or refuted:
                 break
         return self.best
