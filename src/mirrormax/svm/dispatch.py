@@ -14,21 +14,7 @@ from mirrormax.svm.feasibility import confirm
 from mirrormax.svm.norms import Norm, is_unique
 from mirrormax.svm.rows import Array, BlockRows, Bools, Index, p_norm
 from mirrormax.svm.solution import Solved
-from mirrormax.svm.solvers.barrier import solve_barrier
-from mirrormax.svm.solvers.interior import (
-    LARGEST_ACTIVE_SET,
-    LARGEST_SYSTEM,
-    is_small,
-    is_small_euclidean,
-    judge_problem,
-    solve_active_set,
-    solve_extended,
-    solve_interior,
-)
-from mirrormax.svm.solvers.lagrangian import is_structured, solve_lagrangian
-from mirrormax.svm.solvers.large import solve_newton, solve_working_set
-from mirrormax.svm.solvers.linear import solve_linear
-from mirrormax.svm.solvers.soft import solve_soft
+from mirrormax.svm.solvers import barrier, interior, lagrangian, large, linear, soft
 from mirrormax.svm.systems import MANY_PAIRS
 
 AIM = 0.9  # of the tolerance: the certificate is computed again, in other roundings, at the end
@@ -57,17 +43,20 @@ class Solver:
     batched: bool = False
 
 
-SMALL_EUCLIDEAN = f"p = 2 and at most {LARGEST_ACTIVE_SET} rows whose sizes are within a factor of 1000"
-SMALL = f"one problem with at most {LARGEST_SYSTEM} rows and weights together"
+SMALL_EUCLIDEAN = (
+    f"one problem with p = 2 and at most {interior.LARGEST_ACTIVE_SET} rows whose sizes are within a factor of 1000"
+)
+LARGE = f"one problem with at least {MANY_ROWS} rows"
+SMALL = f"one problem with at most {interior.LARGEST_SYSTEM} rows and weights together"
 SOLVERS = {
     solver.name: solver
     for solver in (
-        Solver("interior", "any problem", solve_interior, batched=True),
-        Solver("active-set", f"one problem with {SMALL_EUCLIDEAN}", solve_active_set, is_small_euclidean),
-        Solver("newton", "any problem, one at a time", solve_newton),
-        Solver("working-set", "any problem, one at a time", solve_working_set),
-        Solver("lagrangian", "one problem with at least 300 rows", solve_lagrangian, is_structured),
-        Solver("extended", SMALL, solve_extended, is_small),
+        Solver("interior", "any problem", interior.solve_interior, batched=True),
+        Solver("active-set", SMALL_EUCLIDEAN, interior.solve_active_set, interior.is_small_euclidean),
+        Solver("newton", "any problem, one at a time", large.solve_newton),
+        Solver("working-set", "any problem, one at a time", large.solve_working_set),
+        Solver("lagrangian", LARGE, lagrangian.solve_lagrangian, lagrangian.is_structured),
+        Solver("extended", SMALL, interior.solve_extended, interior.is_small),
     )
 }
 
@@ -78,7 +67,7 @@ def choose(problem: HardMargin) -> Solver:
     if problem.equal is not None:  # others take neither equalities nor other right-hand sides
         name = "interior"
     elif m < MANY_ROWS:
-        name = "active-set" if is_small_euclidean(problem) else "interior"
+        name = "active-set" if interior.is_small_euclidean(problem) else "interior"
     elif size <= FEW_WEIGHTS:
         name = "working-set" if m > ROWS_PER_WEIGHT * size else "newton"
     else:  # many rows, or pairs of samples, that meet in a factorisation make products with A quicker
@@ -127,8 +116,8 @@ def _after_newton(problem: HardMargin, tol: float) -> Answer:
     Few directions among many queries make such problems, in heads of real models too. Interior points on thousands of
     rows take minutes then, where conjugate gradients take less than a second.
     """
-    if is_structured(problem) and _is_in_range(problem):
-        answer = solve_lagrangian(problem, tol)
+    if lagrangian.is_structured(problem) and _is_in_range(problem):
+        answer = lagrangian.solve_lagrangian(problem, tol)
         if answer.gap[0] <= tol or (answer.verdicts[0] is not None and answer.verdicts[0].feasible is False):
             return answer
     return SOLVERS["interior"].solve(problem, tol)
@@ -161,13 +150,13 @@ def solve_rows(
     unit = Unit.of(x, z, exists, right, equal)
     rows, c = BlockRows(x, z), unit.c.reshape(len(x), -1)
     if penalty is not None:
-        certificate, iterations = solve_soft(rows, unit, exists.reshape(len(x), -1), p, penalty, tol)
+        certificate, iterations = soft.solve_soft(rows, unit, exists.reshape(len(x), -1), p, penalty, tol)
         texts = [_status(gap, tol, None, k, 0.0, soft=True) for gap, k in zip(certificate.gap, iterations, strict=True)]
         return Solved(certificate, iterations, texts, np.ones(len(x), dtype=bool))
-    small, large = unit.c[exists].min(), unit.c[exists].max()
-    if not 1e-280 < small <= large < 1e280:
+    least, most = unit.c[exists].min(), unit.c[exists].max()
+    if not 1e-280 < least <= most < 1e280:
         raise ValueError(
-            f"the constraints have sizes from {small:.0e} to {large:.0e}, beyond what double precision can hold; "
+            f"the constraints have sizes from {least:.0e} to {most:.0e}, beyond what double precision can hold; "
             "bring the data nearer to 1."
         )
     q = p / (p - 1)
@@ -176,7 +165,7 @@ def solve_rows(
         answer = solve(unit, p, tol, method)
     else:
         sizes, powers = (norm.sizes, norm.duals), np.full_like(p, 2.0)
-        answer = (solve_linear if norm.name in ("l1", "linf") else solve_barrier)(unit, norm, AIM * tol)
+        answer = (linear.solve_linear if norm.name in ("l1", "linf") else barrier.solve_barrier)(unit, norm, AIM * tol)
     certify = Certifier(rows, c, *sizes, powers, tol, right, equal)
     certificate = certify(answer.w, answer.lam)
     if _rescue(answer, np.flatnonzero(~np.isfinite(certificate.gap)), unit):
@@ -220,7 +209,7 @@ def _rescue(answer: Answer, members: Index, unit: Unit) -> bool:
     for k in members.tolist():
         if answer.verdicts[k] is None:
             single = unit.take(np.array([k]))
-            answer.verdicts[k] = judge_problem(single.problem(np.array([2.0]), 1e-9))
+            answer.verdicts[k] = interior.judge_problem(single.problem(np.array([2.0]), 1e-9))
         if answer.verdicts[k].feasible:
             answer.w[k], changed = answer.verdicts[k].w, True
     return changed
@@ -231,10 +220,10 @@ def _in_extended_precision(answer: Answer, certificate: Certificate, unit: Unit,
     hard = False
     for k in np.flatnonzero((certificate.gap > tol) & np.isfinite(certificate.gap)).tolist():
         problem = unit.take(np.array([k])).problem(p[[k]], tol)
-        if is_small(problem):
+        if interior.is_small(problem):
             verdict = answer.verdicts[k]
             start = verdict.w if verdict is not None and verdict.feasible else certificate.weights[k]
-            finer = solve_extended(problem, AIM * tol, start)
+            finer = interior.solve_extended(problem, AIM * tol, start)
             answer.w[k], answer.lam[k], hard = finer.w[0], finer.lam[0], True
             answer.iterations[k] += finer.iterations[0]
     return hard
