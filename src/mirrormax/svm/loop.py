@@ -165,6 +165,7 @@ class Point(Members):
     lam: Array
     s: Array
     w: Array
+    u: Array
     guarded_from_centre = False  # whether a safeguarded step wants λ∘s = t before it
 
     def multipliers(self, problem: HardMargin) -> Array:

@@ -51,7 +51,7 @@ class Pairs(Point):
 
     def system(self, problem: HardMargin, weight: Array, gap: Array) -> System:
         """Of A diag(weight) Aᵀ + diag(s/λ + ξ/(cap − λ)), by the shorter side of A where that is much shorter."""
-        rows, (first, second) = problem.rows, _halves(self.s / self.multipliers(problem))
+        rows, (first, second) = problem.rows, np.split(self.s / self.multipliers(problem), 2, axis=1)
         diagonal = first + second
         if weight.dtype == np.longdouble:
             return Elimination(rows.gram(weight)[0] + np.diag(diagonal[0]))
@@ -61,34 +61,36 @@ class Pairs(Point):
 
     def _missing(self, problem: HardMargin, v: Array) -> Array:
         """A w − s + ξ − b."""
-        s, xi = _halves(self.s)
+        s, xi = np.split(self.s, 2, axis=1)
         return v - s + xi - problem.b
 
-    def _multipliers_and_slacks(
-        self, problem: HardMargin, factor: System, target: Array, right: Array
-    ) -> tuple[Array, Array]:
+    def relative_gap(self, problem: HardMargin) -> Array:
+        """1 − D/P (1,) with the best ξ for w."""
+        exists, p, q = problem.b > 0, problem.p[0, 0], problem.q[0, 0]
+        xi = np.maximum(problem.b - problem.rows.fwd(self.w), 0.0)
+        primal = (np.abs(self.w) ** p).sum() / p + (problem.cap * xi)[exists].sum()
+        dual = (problem.b * self.lam)[exists].sum() - (np.abs(self.u) ** q).sum() / q
+        gap = 1 - dual / max(primal, 1e-300)
+        return np.array([float(gap) if np.isfinite(gap) else np.inf])
+
+    def _move(self, problem: HardMargin, factor: System, target: Array, right: Array) -> Move:
         """dλ = K⁻¹(target of λ∘s − target of (cap − λ)∘ξ + right), and the directions of s and ξ."""
-        first, second = _halves(target)
+        first, second = np.split(target, 2, axis=1)
         dlam = factor.solve(first - second + right)
-        return dlam, target - self.s / self.multipliers(problem) * self.pull(problem, dlam)
+        return Move(dlam, target - self.s / self.multipliers(problem) * self.pull(problem, dlam), dlam)
 
 
 class SoftDual(Pairs, DualPoint):
     """p ≤ 2, in the multipliers."""
 
-    def relative_gap(self, problem: HardMargin) -> Array:
-        return _gap(problem, self.w, self.u, self.v, self.lam)
-
     def residual(self, problem: HardMargin) -> Array:
         return self._missing(problem, self.v)
 
     def direction(self, problem: HardMargin, factor: System, weight: Array, target: Array, residual: Array) -> Move:
-        dlam, ds = self._multipliers_and_slacks(problem, factor, target, -residual)
-        return Move(dlam, ds, dlam)
+        return self._move(problem, factor, target, -residual)
 
     def centred(self, problem: HardMargin, t: Array) -> SoftDual:
-        centre = t / self.multipliers(problem)
-        self.s = centre
+        self.s = centre = t / self.multipliers(problem)
         missing = self._missing(problem, self.v)
         self.s = np.clip(centre + np.concatenate([missing, -missing], axis=1), centre, 10 * centre)
         return self
@@ -112,14 +114,12 @@ class SoftPrimal(Pairs, PrimalPoint):
         lam = np.where(slack > 0, t / s, cap - t / xi)
         return cls(lam, np.concatenate([s, xi], axis=1), w, power(w, problem.p - 2), problem.rows.adj(lam))
 
-    def relative_gap(self, problem: HardMargin) -> Array:
-        return _gap(problem, self.w, self.u, problem.rows.fwd(self.w), self.lam)
-
     def direction(self, problem: HardMargin, factor: System, weight: Array, target: Array, residual: Array) -> Move:
         rows = problem.rows
         right = rows.fwd(weight * residual) - self._missing(problem, rows.fwd(self.w))
-        dlam, ds = self._multipliers_and_slacks(problem, factor, target, right)
-        return Move(dlam, ds, weight * (rows.adj(dlam) - residual))
+        move = self._move(problem, factor, target, right)
+        move.w = weight * (rows.adj(move.lam) - residual)
+        return move
 
     def moved(self, problem: HardMargin, move: Move, length: Array) -> SoftPrimal:
         lam, w = self.lam + length * move.lam, self.w + length * move.w
@@ -131,7 +131,7 @@ class SoftPrimal(Pairs, PrimalPoint):
     def barrier(self, problem: HardMargin, t: Array) -> Array:
         """(1/p)‖w‖_p^p and the smoothed hinge of A w − b: cap ξ − t log ξ − t log s at the centre of w."""
         at = SoftPrimal.around(problem, self.w, t)
-        hinge = (problem.cap * _halves(at.s)[1]).sum() - t[0] * np.log(at.s).sum()
+        hinge = (problem.cap * np.split(at.s, 2, axis=1)[1]).sum() - t[0] * np.log(at.s).sum()
         return np.asarray((np.abs(self.w) ** problem.p).sum() / problem.p[0] + hinge)
 
     def slope(self, problem: HardMargin, move: Move, t: Array) -> Array:
@@ -139,22 +139,6 @@ class SoftPrimal(Pairs, PrimalPoint):
 
     def centred(self, problem: HardMargin, t: Array) -> SoftPrimal:
         return SoftPrimal.around(problem, self.w, t)
-
-
-def _gap(problem: HardMargin, w: Array, u: Array, v: Array, lam: Array) -> Array:
-    """1 − D/P (1,) at (w, λ) with the best ξ for w."""
-    exists, p, q = problem.b > 0, problem.p[0, 0], problem.q[0, 0]
-    xi = np.maximum(problem.b - v, 0.0)
-    primal = (np.abs(w) ** p).sum() / p + (problem.cap * xi)[exists].sum()
-    dual = (problem.b * lam)[exists].sum() - (np.abs(u) ** q).sum() / q
-    gap = 1 - dual / max(primal, 1e-300)
-    return np.array([float(gap) if np.isfinite(gap) else np.inf])
-
-
-def _halves(array: Array) -> tuple[Array, Array]:
-    """The two halves (1, m) of (1, 2m)."""
-    m = array.shape[1] // 2
-    return array[:, :m], array[:, m:]
 
 
 def solve_soft(rows: BlockRows, unit: Unit, exists: Bools, p: Array, C: Array, tol: float) -> tuple[Certificate, Index]:
