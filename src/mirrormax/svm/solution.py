@@ -1,9 +1,4 @@
-"""What a solve returns: the weights, the proof that they are right, and what to do when there are none.
-
-The proof is computed from the original data and the arrays that are returned
-(:class:`~mirrormax.svm.certificate.Certifier`): weights at minimum margin 1 and multipliers, ‖w‖ against 1ᵀλ/‖Aᵀλ‖_*;
-with equality rows and other right-hand sides against bᵀλ/‖Aᵀλ + Bᵀν‖_*.
-"""
+"""What a solve returns: the weights, the proof that they are right, and what to do when there are none."""
 
 from __future__ import annotations
 

@@ -1,12 +1,4 @@
-"""Linear systems (A diag(D) Aᵀ + diag(Δ)) y = r of interior points and Newton steps, in one of these ways:
-
-- :class:`Factor`: the Cholesky factors of a batch of such matrices;
-- :class:`ThinFactor`: by an N × N factor, for far more rows than weights;
-- :class:`Implicit`: the matrix is never written out. All pairs of n samples would take n² d e operations, a product
-  with A D Aᵀ takes n d e. What makes conjugate gradients quick is a matrix nearby that is cheap to factor
-  (:func:`coupled`);
-- :class:`Elimination`: any square matrix in extended precision.
-"""
+"""Linear systems (A diag(D) Aᵀ + diag(Δ)) y = r of interior points and Newton steps, solved in four ways."""
 
 from __future__ import annotations
 
@@ -89,7 +81,11 @@ class ThinFactor:
 
 
 class Implicit:
-    """The inverse of A diag(D) Aᵀ + diag(Δ) for D (1, N) and Δ (1, m), to a relative residual of ``tol``."""
+    """The inverse of A diag(D) Aᵀ + diag(Δ) for D (1, N) and Δ (1, m), to a relative residual of ``tol``.
+
+    The matrix is never written out: all pairs of n samples would take n² d e operations, a product with A D Aᵀ takes
+    n d e. What makes conjugate gradients quick is a matrix nearby that is cheap to factor (:func:`coupled`).
+    """
 
     def __init__(self, rows: FlatRows, weight: Array, diagonal: Array, tol: float) -> None:
         self.rows, self.weight, self.diagonal, self.tol = rows, weight, diagonal, tol
@@ -155,7 +151,7 @@ def lower_factor(matrix: Array) -> Array:
 
 
 class Elimination:
-    """P R M C = L U for a square M, with R and C powers of two that bring all rows and columns to one size."""
+    """P R M C = L U for a square M in extended precision; R and C, powers of two, bring rows and columns to one size."""
 
     def __init__(self, matrix: Long) -> None:
         self.row, self.column = _equilibrate(np.abs(matrix))

@@ -30,7 +30,7 @@ import numpy as np
 from mirrormax.svm._types import Answer, HardMargin, Members, Unit
 from mirrormax.svm.loop import Progress
 from mirrormax.svm.norms import Norm
-from mirrormax.svm.rows import Array, BlockRows, longest_step, outer_rows
+from mirrormax.svm.rows import Array, BlockRows, longest_step
 from mirrormax.svm.solvers.interior import judge_problem
 from mirrormax.svm.systems import Factor
 
@@ -190,7 +190,7 @@ class TopBall(Ball):
         return np.asarray(self.diagonal * e - less + more).reshape(self.shape)
 
     def gram(self, x: Array, z: Array, inverse: bool) -> Array:
-        rows = outer_rows(x, z)
+        rows = BlockRows(x, z).dense()
         less, more = (rows @ vector[..., None] for vector in (self.less, self.more))
         straight = (rows * self.diagonal[:, None]) @ rows.swapaxes(1, 2)
         return np.asarray(straight - less * less.swapaxes(1, 2) + more * more.swapaxes(1, 2))

@@ -119,10 +119,7 @@ def solve_from(problem: HardMargin, first: Answer, tol: float) -> Answer:
 
 
 def solve_near_margin(problem: HardMargin, first: Answer, tol: float) -> Answer:
-    """One problem at its own p by interior points on the rows near the margin of an answer at p = 2.
-
-    Weights that are best for some rows and violate none of the others are best for all.
-    """
+    """One problem at its own p by interior points on the rows near the margin of an answer at p = 2."""
     active = np.flatnonzero(first.lam[0] > 0)
     chosen = np.union1d(nearest(problem, first.w, max(int(WIDER * len(active)), SMALLEST_SET)), active)
     answer, start, aim = first, first.w, max(ROUGH, tol)

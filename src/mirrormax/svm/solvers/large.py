@@ -220,10 +220,9 @@ def _residual(problem: HardMargin, w: Array, lam: Array) -> float:
 def solve_on_working_set(problem: HardMargin, start: Index, tol: float, grow: int, w: Array | None = None) -> Answer:
     """One problem, from the rows ``start``; the worst ``grow`` violated rows, or half as many as there are, join.
 
-    ``w`` (1, N) with A w > 0 saves p > 2 the search for such a start.
-
-    Weights that are best for some rows and violate none of the others are best for all, and multipliers
-    that refute some rows refute all; so the answer is that of the whole problem.
+    ``w`` (1, N) with A w > 0 saves p > 2 the search for such a start. Weights that are best for some rows and violate
+    none of the others are best for all, and multipliers that refute some rows refute all; so the answer is that of the
+    whole problem.
     """
     chosen = np.unique(start)
     answer = Answer.empty(1, problem.rows.size, problem.rows.m)
