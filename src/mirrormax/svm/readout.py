@@ -120,19 +120,11 @@ def class_svm(
     signs = np.eye(classes)[labels][..., None, :] - np.eye(classes)[others]
     rows = (signs[..., None] * points[..., None, None, :]).reshape(*shape, n * (classes - 1), classes * d)
     answer = lp_svm(rows, np.ones(rows.shape[:-1]), p=p, tol=tol, throw=False)
-
-    def out(array: Any) -> Any:
-        return as_given(np.asarray(array), device_of(X, y))
-
-    solution: Solution = replace(
-        answer,
-        weights=out(answer.weights.reshape(*shape, classes, d)),
-        dual=out(spread(np.asarray(answer.dual), others, classes)),
-        support=out(spread(np.asarray(answer.support), others, classes)),
-        **{name: out(getattr(answer, name)) for name in ("margin", "gap", "violation", "iterations")},
-        name="V",
-        about=answer.about.replace("lp_svm", "class_svm"),
-    )
+    arrays = {name: getattr(answer, name) for name in ("margin", "gap", "violation", "iterations", "unique")}
+    arrays |= {name: spread(getattr(answer, name), others, classes) for name in ("dual", "support", "doubt")}
+    arrays["weights"] = answer.weights.reshape(*shape, classes, d)
+    given: dict[str, Any] = {name: as_given(np.asarray(array), device_of(X, y)) for name, array in arrays.items()}
+    solution: Solution = replace(answer, **given, name="V", about=answer.about.replace("lp_svm", "class_svm"))
     if throw:
         raise_if_failed(solution)
     return solution

@@ -151,7 +151,7 @@ def lower_factor(matrix: Array) -> Array:
 
 
 class Elimination:
-    """P R M C = L U for a square M in extended precision; R and C, powers of two, bring rows and columns to one size."""
+    """P R M C = L U for a square M in extended precision: R, C, powers of two, bring rows and columns to one size."""
 
     def __init__(self, matrix: Long) -> None:
         self.row, self.column = _equilibrate(np.abs(matrix))
