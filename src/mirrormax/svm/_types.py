@@ -126,13 +126,6 @@ class HardMargin(Members):
         """The same constraints with another exponent."""
         return replace(self, p=np.full_like(self.p, p))
 
-    def raised(self, by: float) -> HardMargin:
-        """The same with every right-hand side that is not positive ``by`` larger."""
-        if self.equal is None:
-            return self
-        more = np.where(self.above & (self.exact <= 0), by, 0.0)
-        return replace(self, b=self.b + more, exact=self.exact + more)
-
     def scaled(self, kappa: Array) -> HardMargin:
         """The problems for w/κ, κ (B,)."""
         return replace(self, rows=self.rows.scaled(kappa))

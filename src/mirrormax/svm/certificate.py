@@ -15,8 +15,6 @@ SUPPORT_TOLERANCE = 1e-4
 SHARP = 1e-12  # a gap that is rounding
 LARGEST_SYSTEM = 2**20  # entries of the rows with a multiplier, of which each step takes the singular values
 
-Norm = Callable[[Array], Array]
-
 
 @dataclass
 class Certificate(Members):
@@ -53,8 +51,8 @@ class Certifier:
 
     rows: BlockRows
     c: Array
-    norm: Norm
-    dual_norm: Norm
+    norm: Callable[[Array], Array]
+    dual_norm: Callable[[Array], Array]
     p: Array
     tol: float
     right: Array | None = None

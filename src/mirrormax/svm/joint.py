@@ -125,9 +125,8 @@ class _Relaxed(Members):
         W, dual = np.full((size, *self.X.shape[-1:] * 2), np.nan), np.zeros(self.rows.shape)
         gap, iterations = np.full(size, np.inf), np.zeros(size, dtype=np.intp)
         sigma, refuted = self._start(tol)
-        alive = np.array([k not in refuted for k in range(size)])
+        members = np.array([k for k in range(size) if k not in refuted], dtype=np.intp)
         for _ in range(ROUNDS):
-            members = np.flatnonzero(alive)
             if not len(members):
                 break
             part, before = self.take(members), sigma[members]
@@ -141,11 +140,19 @@ class _Relaxed(Members):
             newton = (part._norm(np.nan_to_num(solution.W)) + fall * before) / (1 + fall)
             sigma[members] = np.where(np.isfinite(solution.gap), newton, 2 * before)
             stuck = np.abs(sigma[members] / np.maximum(before, 1e-300) - 1) < 1e-15
-            alive[members] = (gap[members] > tol) & ~stuck
+            members = members[(gap[members] > tol) & ~stuck]
         for k, solution in refuted.items():
             dual[k] = solution.dual
+        finite = np.isfinite(gap)
+        with np.errstate(invalid="ignore"):
+            margins = self._margins(W)
+            active = margins <= 1 + support_tolerance(gap)[:, None, None]
+            margin = np.where(finite, 1 / self._norm(W), 0.0)
+            violation = np.where(finite, np.maximum(1 - margins.min((1, 2)), 0), np.inf)
+        support = np.where(finite[:, None, None], active, dual > 0)
+        proof = Certificate(W, dual, margin, gap, violation, support, np.zeros_like(support))
         status = [str(refuted[k].status) if k in refuted else _status(gap[k], tol) for k in range(size)]
-        return Solved(self._proof(W, dual, gap), iterations, status, np.ones(size, dtype=bool))
+        return Solved(proof, iterations, status, np.ones(size, dtype=bool))
 
     def _start(self, tol: float) -> tuple[Array, dict[int, Solution]]:
         """σ to the left of the root, and the problems that have none, refuted by the label support vectors.
@@ -197,16 +204,6 @@ class _Relaxed(Members):
             gap = np.where((t > 0) & np.isfinite(size), 1 - t * multipliers.sum((1, 2)), np.inf)
             weights = unit / np.where(t > 0, t, np.nan)[:, None, None]
         return np.where(gap > -1e-8, np.maximum(gap, EPS), np.inf), weights, multipliers
-
-    def _proof(self, W: Array, dual: Array, gap: Array) -> Certificate:
-        finite = np.isfinite(gap)
-        with np.errstate(invalid="ignore"):
-            margins = self._margins(W)
-            active = margins <= 1 + support_tolerance(gap)[:, None, None]
-            margin = np.where(finite, 1 / self._norm(W), 0.0)
-            violation = np.where(finite, np.maximum(1 - margins.min((1, 2)), 0), np.inf)
-        support = np.where(finite[:, None, None], active, dual > 0)
-        return Certificate(W, dual, margin, gap, violation, support, np.zeros_like(support))
 
 
 def _status(gap: float, tol: float) -> str:

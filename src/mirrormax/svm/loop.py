@@ -41,14 +41,6 @@ def solve_dual(problem: HardMargin, lam: Array, tol: float, limit: int = 60, sla
     return follow(problem, point, tol, limit, patience=12)
 
 
-def solve_primal(problem: HardMargin, w: Array, tol: float) -> Answer:
-    """p > 2: the best weights and multipliers seen, from A w > b."""
-    start = PrimalPoint.at(problem, w, np.ones_like(problem.b))
-    mu = 0.1 * dot(start.power * w, w)[:, None] / problem.count()
-    lam = problem.inequalities(mu / problem.inequalities(start.s, 1.0))
-    return follow(problem, PrimalPoint.at(problem, w, lam), tol, limit=150, patience=25)
-
-
 def follow(problem: HardMargin, point: P, tol: float, limit: int, patience: int) -> Answer:
     """Step until every problem is done, or no longer makes progress."""
     progress = Progress(tol, patience, point.w, point.lam)

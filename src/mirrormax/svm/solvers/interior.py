@@ -23,7 +23,7 @@ from scipy.optimize import nnls
 
 from mirrormax.svm._types import Answer, HardMargin, Verdict, project
 from mirrormax.svm.feasibility import judge, judge_general
-from mirrormax.svm.loop import CURVATURE_FLOOR, DualPoint, Move, PrimalPoint, follow, solve_dual, solve_primal
+from mirrormax.svm.loop import CURVATURE_FLOOR, DualPoint, Move, PrimalPoint, follow, solve_dual
 from mirrormax.svm.rows import Array, DenseRows, dot, p_norm
 from mirrormax.svm.systems import Elimination, Long, System
 
@@ -153,7 +153,10 @@ def _high(problem: HardMargin, tol: float, start: Array | None) -> Answer:
     """p > 2: p = 2 roughly, for a strictly feasible start, then in the weights."""
     answer = Answer.empty(len(problem), problem.rows.size, problem.rows.m)
     if start is None:  # exact for one small problem, rough for a batch
-        euclid = problem.at(2.0).raised(RAISED)
+        euclid = problem.at(2.0)
+        if problem.equal is not None:
+            more = np.where(problem.above & (problem.exact <= 0), RAISED, 0.0)
+            euclid = replace(euclid, b=problem.b + more, exact=problem.exact + more)
         lam = active_set(euclid) if is_small_euclidean(euclid) else None
         if lam is None:
             rough = solve_dual(*euclid.dual_start(), START_GAP)
@@ -222,9 +225,13 @@ def _high_again(problem: HardMargin, verdict: Verdict, tol: float) -> Iterator[A
 
 
 def _from_start(problem: HardMargin, w: Array, tol: float) -> Answer:
-    """From A w ≥ b, at the scale where w has entries near 1."""
+    """p > 2: in the weights, from A w ≥ b, at the scale where w has entries near 1."""
     kappa = p_norm(w, problem.p[:, 0])[:, None] / w.shape[1] ** (1 / problem.p)
-    return solve_primal(problem.scaled(kappa[:, 0]), START_ROOM * w / kappa, tol)
+    problem, w = problem.scaled(kappa[:, 0]), START_ROOM * w / kappa
+    start = PrimalPoint.at(problem, w, np.ones_like(problem.b))
+    mu = 0.1 * dot(start.power * w, w)[:, None] / problem.count()
+    lam = problem.inequalities(mu / problem.inequalities(start.s, 1.0))
+    return follow(problem, PrimalPoint.at(problem, w, lam), tol, limit=150, patience=25)
 
 
 class WholePoint(PrimalPoint):
