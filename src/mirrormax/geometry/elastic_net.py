@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -63,10 +62,6 @@ class ElasticNet(_Thresholding):
             return torch.nn.functional.softshrink(u, self.lam)
         return torch.nn.functional.softshrink(u, self.lam) * self.delta
 
-    @classmethod
-    def examples(cls) -> Sequence[ElasticNet]:
-        return cls(0.05), cls(0.01, 2.0), cls(0.0, 0.5)
-
 
 @dataclass(frozen=True)
 class GroupElasticNet(_Thresholding):
@@ -117,10 +112,6 @@ class GroupElasticNet(_Thresholding):
         norms = torch.linalg.vector_norm(blocks, dim=tuple(d + 1 for d in dims), keepdim=True).expand_as(blocks)
         size = math.prod(x.shape[d] for d in dims) // count
         return norms.flatten(dims[0], dims[0] + 1), math.sqrt(size)
-
-    @classmethod
-    def examples(cls) -> Sequence[GroupElasticNet]:
-        return cls(0.05), cls(0.01, 2.0, by="head")
 
 
 def _nonzero(norms: Tensor) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -39,7 +38,3 @@ class Hypentropy(_OfItsHorizon):
 
     def inverse_map(self, u: Tensor, dim: Dim = None) -> Tensor:
         return self.beta * torch.sinh(u)
-
-    @classmethod
-    def examples(cls) -> Sequence[Hypentropy]:
-        return tuple(cls(beta) for beta in (1e-3, 1.0, 100.0))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -85,10 +84,6 @@ class Lp(_WithLpNorm):
         series = b.abs().pow(p) * r.square() * ((p - 1) / 2) * series
         return torch.where(near, series, direct.clamp_min(0)).sum(dims)
 
-    @classmethod
-    def examples(cls) -> Sequence[Lp]:
-        return tuple(cls(p) for p in (1.01, 1.1, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 6.0, 50.0))
-
 
 @dataclass(frozen=True)
 class SquaredLp(_WithLpNorm):
@@ -109,10 +104,6 @@ class SquaredLp(_WithLpNorm):
 
     def inverse_map(self, u: Tensor, dim: Dim = None) -> Tensor:
         return _norm_times_direction(u, dual_exponent(self.p), dim)
-
-    @classmethod
-    def examples(cls) -> Sequence[SquaredLp]:
-        return tuple(cls(p) for p in (1.1, 1.5, 2.0, 3.0, 10.0))
 
 
 def _norm_times_direction(x: Tensor, r: float, dim: Dim) -> Tensor:
