@@ -60,7 +60,7 @@ class Certifier:
 
     def __call__(self, w: Array, lam: Array) -> Certificate:
         proof = self._proof(w, lam)
-        return proof if self.right is not None or not (self.p > 2).any() else self._settled(proof)
+        return proof if self.right is not None else self._settled(proof)
 
     def _proof(self, w: Array, lam: Array) -> Certificate:
         rows, c, tol, right = self.rows, self.c, self.tol, self.right
@@ -116,9 +116,17 @@ class Certifier:
     def _settled(self, proof: Certificate) -> Certificate:
         """The same with (*) of :mod:`mirrormax.svm.support` solved where it is unclear which rows are active.
 
-        What stays unclear is said in ``doubt``.
+        That are rows without a multiplier as near to the end of the support as the weights are to the best. What stays
+        unclear is said in ``doubt``.
         """
-        unclear = self._unclear(proof)
+        unclear = np.zeros_like(proof.support)
+        members = np.flatnonzero((self.p > 2) & (proof.gap <= self.tol))
+        if len(members):
+            rows, part = self.rows.take(members), proof.take(members)
+            tolerance = support_tolerance(part.gap)[:, None]
+            beyond = np.abs(rows.fwd(part.weights) - 1 - tolerance)
+            near = beyond <= tolerance / 2 + unsure(rows, part.weights, part.dual, self.p[members])
+            unclear[members] = near & (self.c[members] > 0) & (part.dual == 0)
         w, lam = proof.weights.copy(), proof.dual * self.c
         changed, left = np.zeros(len(w), dtype=bool), unclear.copy()
         for k in np.flatnonzero(unclear.any(axis=1)).tolist():
@@ -135,19 +143,6 @@ class Certifier:
             unclear[better] = left[better]
             proof.put(better, sharper.take(better))
         return replace(proof, doubt=unclear)
-
-    def _unclear(self, proof: Certificate) -> Bools:
-        """Which rows (B, m) without a multiplier are as near to the end of the support as the weights are to the
-        best."""
-        unclear = np.zeros_like(proof.support)
-        members = np.flatnonzero((self.p > 2) & (proof.gap <= self.tol))
-        if len(members):
-            rows, part = self.rows.take(members), proof.take(members)
-            tolerance = support_tolerance(part.gap)[:, None]
-            beyond = np.abs(rows.fwd(part.weights) - 1 - tolerance)
-            near = beyond <= tolerance / 2 + unsure(rows, part.weights, part.dual, self.p[members])
-            unclear[members] = near & (self.c[members] > 0) & (part.dual == 0)
-        return unclear
 
 
 def support_tolerance(gap: Array) -> Array:

@@ -154,7 +154,12 @@ class Elimination:
     """P R M C = L U for a square M in extended precision: R, C, powers of two, bring rows and columns to one size."""
 
     def __init__(self, matrix: Long) -> None:
-        self.row, self.column = _equilibrate(np.abs(matrix))
+        size = np.abs(matrix)
+        self.row, self.column = np.ones(len(size), dtype=size.dtype), np.ones(len(size), dtype=size.dtype)
+        for _ in range(6):
+            for axis, scale in ((1, self.row), (0, self.column)):
+                largest = (self.row[:, None] * size * self.column).max(axis=axis)
+                scale *= np.where(largest > 0, np.ldexp(np.longdouble(1.0), -(np.frexp(largest)[1] // 2)), 1.0)
         self.factors = self.row[:, None] * matrix * self.column
         self.order = np.arange(len(matrix))
         for k in range(len(matrix) - 1):
@@ -175,15 +180,6 @@ class Elimination:
             x[k] /= self.factors[k, k]
             x[:k] -= self.factors[:k, k] * x[k]
         return (self.column * x)[None]
-
-
-def _equilibrate(size: Long) -> tuple[Long, Long]:
-    row, column = np.ones(len(size), dtype=size.dtype), np.ones(len(size), dtype=size.dtype)
-    for _ in range(6):
-        for axis, scale in ((1, row), (0, column)):
-            largest = (row[:, None] * size * column).max(axis=axis)
-            scale *= np.where(largest > 0, np.ldexp(np.longdouble(1.0), -(np.frexp(largest)[1] // 2)), 1.0)
-    return row, column
 
 
 System: TypeAlias = Factor | ThinFactor | Implicit | Elimination

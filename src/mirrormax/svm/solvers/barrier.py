@@ -226,8 +226,8 @@ def solve_barrier(unit: Unit, norm: Norm, tol: float) -> Answer:
     """Weights and multipliers of every problem; infeasible ones with their verdict."""
     (size, _, _, d), e = unit.x.shape, unit.z.shape[-1]
     wide = max(d, e)  # zeros beside a matrix change none of these norms
-    padded = replace(unit, x=_padded(unit.x, wide), z=_padded(unit.z, wide))
-    problem = padded.problem(np.full(size, 2.0), tol, large=True)
+    x, z = np.pad(unit.x, [(0, 0)] * 3 + [(0, wide - d)]), np.pad(unit.z, [(0, 0)] * 2 + [(0, wide - e)])
+    problem = replace(unit, x=x, z=z).problem(np.full(size, 2.0), tol, large=True)
     answer = Answer.empty(size, d * e, problem.rows.m)
     start = np.zeros((size, wide, wide))
     for k in range(size):
@@ -242,10 +242,6 @@ def solve_barrier(unit: Unit, norm: Norm, tol: float) -> Answer:
         w = best.w.reshape(-1, wide, wide)[:, :d, :e].reshape(len(members), -1)
         answer.put(members, replace(best, w=w))
     return answer
-
-
-def _padded(rows: Array, wide: int) -> Array:
-    return np.pad(rows, [(0, 0)] * (rows.ndim - 1) + [(0, wide - rows.shape[-1])])
 
 
 @dataclass
