@@ -26,7 +26,6 @@ from mirrormax.svm.rows import Array, BlockRows, Bools, Index, Rows, make_rows
 FLOOR = 1e-3
 START = 1.5  # the first guess of ‖w‖ over its lower bound
 
-
 M = TypeVar("M", bound="Members")
 
 

@@ -29,6 +29,7 @@ ACCURACY = 0.01, 1e-6, 1e-12  # of the gap, at most and at least: how well a sys
 CURVATURE_FLOOR = 0.9  # tuned: 1.5 and more fails at p = 10, 0.1 and less is slow
 
 P = TypeVar("P", "DualPoint", "PrimalPoint")
+D = TypeVar("D", bound="DualPoint")
 
 
 def solve_dual(problem: HardMargin, lam: Array, tol: float, limit: int = 60, slack: float = 1.0) -> Answer:
@@ -137,9 +138,6 @@ def _safeguard(problem: HardMargin, point: P, move: Move, t: Array) -> P:
         stay = np.flatnonzero(missed)
         new.put(stay, point.take(stay))
     return new.centred(problem, t)
-
-
-D = TypeVar("D", bound="DualPoint")
 
 
 @dataclass
