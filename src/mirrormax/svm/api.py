@@ -122,9 +122,10 @@ def att_svm(
         above = exists & ~equal
         right = _right_sides(1.0 if sides is None else of_rivals(sides), above, shape)
     _check_rows(x, queries, above, shape, soft=C is not None, right=right)
-    options: dict[str, Any] = {"penalty": penalty, "norm": other, "method": solver, "right": right, "equal": equal}
     with np.errstate(all="ignore"):
-        solved = solve_rows(x, queries, exists, exponents, tol, **options)
+        solved = solve_rows(
+            x, queries, exists, exponents, tol, penalty=penalty, norm=other, method=solver, right=right, equal=equal
+        )
     about = f"att_svm, {norm} norm" if other is not None else f"att_svm, p={shown(p)}"
     about += "" if C is None else f", C={shown(C)}"
     about += "" if kept is None else ", keep"
