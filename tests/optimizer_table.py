@@ -1,4 +1,4 @@
-"""The conformance table: one row per optimizer. A new potential's examples make new rows by themselves."""
+"""The conformance table: one row per optimizer."""
 
 from dataclasses import dataclass, field
 from typing import Any

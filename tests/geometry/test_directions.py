@@ -6,11 +6,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from potentials import POTENTIALS
 from strategies import exponents, matrices, nonzero_matrices
 
-from mirrormax.geometry import Potential, bregman, cosine, direction, directional_divergence
+from mirrormax.geometry import bregman, cosine, direction, directional_divergence
 
-POTENTIALS = [example for family in Potential.registry.values() for example in family.examples()]
 every_potential = pytest.mark.parametrize("potential", POTENTIALS, ids=repr)
 
 

@@ -6,11 +6,11 @@ import math
 import pytest
 import torch
 from hypothesis import given
+from potentials import POTENTIALS
 from strategies import matrices
 
 from mirrormax.geometry import ElasticNet, GroupElasticNet, Hypentropy, Lp, Potential, SquaredLp, as_potential, lp_norm
 
-POTENTIALS = [example for family in Potential.registry.values() for example in family.examples()]
 every_potential = pytest.mark.parametrize("potential", POTENTIALS, ids=repr)
 
 # u = ∇ψ(w) must fit into float64: at p = 50 that leaves |w| from about 1e-6 to 1e6.

@@ -64,5 +64,7 @@ def test_classes_that_nothing_separates_and_bad_input_are_named():
 
 def test_tensors_come_back_as_tensors():
     X, y = points()
-    assert isinstance(class_svm(torch.tensor(X), y, classes=3).V, torch.Tensor)
+    solution = class_svm(torch.tensor(X), y, classes=3, p=3)
+    assert all(isinstance(getattr(solution, name), torch.Tensor) for name in ("V", "gap", "support", "doubt", "unique"))
+    assert solution.doubt.shape == solution.support.shape == solution.dual.shape == (*y.shape, 3)
     assert isinstance(class_excess(torch.tensor(X), y, classes=3), torch.Tensor)

@@ -8,9 +8,9 @@ from helpers import Case, at_places, constraint_matrix, infeasible_case, proved_
 
 from mirrormax.svm import att_svm, lp_svm
 from mirrormax.svm._types import HardMargin, Unit
-from mirrormax.svm.dispatch import choose
+from mirrormax.svm.dispatch import SOLVERS, choose
 from mirrormax.svm.feasibility import judge
-from mirrormax.svm.solvers import SOLVERS, large
+from mirrormax.svm.solvers import large
 
 TOL = 1e-9
 SMALL, LARGE = random_case(0, 6, 8, 10), random_case(2, 25, 16, 27)

@@ -10,10 +10,14 @@ from mirrormax.svm.rows import (
     FlatRows,
     longest_step,
     make_rows,
-    outer_rows,
     power,
 )
 from mirrormax.svm.systems import Factor, ThinFactor
+
+
+def outer_rows(x, z):
+    return np.einsum("bnrd,bne->bnrde", x, z).reshape(len(x), -1, x.shape[-1] * z.shape[-1])
+
 
 rng = np.random.default_rng(0)
 x, z = rng.standard_normal((1, 3, 4, 5)), rng.standard_normal((1, 3, 6))

@@ -4,6 +4,7 @@ import cvxpy as cp
 import numpy as np
 import pytest
 import torch
+from potentials import POTENTIALS
 
 from mirrormax.attention import leads
 from mirrormax.data import example1, sphere_problem
@@ -12,12 +13,7 @@ from mirrormax.geometry import ElasticNet, Hypentropy, Lp, Potential, SquaredLp,
 from mirrormax.svm import InfeasibleError, att_svm
 from mirrormax.theory import horizon_svm
 
-KNOWN = [
-    potential
-    for family in Potential.registry.values()
-    if family.__module__.startswith("mirrormax.")
-    for potential in family.examples()
-]
+KNOWN = [potential for potential in POTENTIALS if type(potential).__module__.startswith("mirrormax.")]
 
 
 @pytest.mark.parametrize("potential", KNOWN, ids=str)

@@ -5,14 +5,7 @@ from mirrormax.geometry.elastic_net import ElasticNet, GroupElasticNet
 from mirrormax.geometry.hypentropy import Hypentropy
 from mirrormax.geometry.lp import Lp, SquaredLp
 from mirrormax.geometry.norms import dual_exponent, dual_norm, lp_norm
-from mirrormax.geometry.potential import (
-    Potential,
-    as_potential,
-    bregman,
-    cosine,
-    direction,
-    directional_divergence,
-)
+from mirrormax.geometry.potential import Potential, as_potential, bregman, cosine, direction, directional_divergence
 from mirrormax.geometry.powers import signed_power
 
 __all__ = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,12 +10,12 @@ import torch
 from torch import Tensor
 
 from mirrormax._checks import integer, number
-from mirrormax.geometry.norms import Dim, lp_norm, vector_dims, widen
-from mirrormax.geometry.potential import Potential
+from mirrormax.geometry.norms import Dim, vector_dims, widen
+from mirrormax.geometry.potential import _OfItsHorizon
 
 
 @dataclass(frozen=True)
-class _Thresholding(Potential):
+class _Thresholding(_OfItsHorizon):
     """What both have in common: λ ≥ 0, δ > 0, and ψ's strong convexity in ℓ2, whose norms these are.
 
     ψ has a kink at zero, where ∇ψ stands for the smallest subgradient: ∇ψ(0) = 0.
@@ -24,25 +23,15 @@ class _Thresholding(Potential):
 
     lam: float
     delta: float = 1.0
+    horizon = 2.0  # ψ(tw)/t² → ‖w‖₂²/(2δ): the ℓ1 part grows like t and is lost
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "lam", number("lam", self.lam, at_least=0.0))
         object.__setattr__(self, "delta", number("delta", self.delta, above=0.0))
 
     @property
-    def horizon(self) -> float:
-        """ψ(tw)/t² → ‖w‖₂²/(2δ): the ℓ1 part grows like t and is lost."""
-        return 2.0
-
-    @property
     def smooth(self) -> bool:
         return self.lam == 0
-
-    def norm(self, w: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
-        return lp_norm(w, 2.0, dim, keepdim)
-
-    def dual_norm(self, g: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
-        return lp_norm(g, 2.0, dim, keepdim)
 
     def curvature(self, size: float) -> float:
         return 1 / self.delta
@@ -72,10 +61,6 @@ class ElasticNet(_Thresholding):
         if self.delta == 1:
             return torch.nn.functional.softshrink(u, self.lam)
         return torch.nn.functional.softshrink(u, self.lam) * self.delta
-
-    @classmethod
-    def examples(cls) -> Sequence[ElasticNet]:
-        return cls(0.05), cls(0.01, 2.0), cls(0.0, 0.5)
 
 
 @dataclass(frozen=True)
@@ -127,10 +112,6 @@ class GroupElasticNet(_Thresholding):
         norms = torch.linalg.vector_norm(blocks, dim=tuple(d + 1 for d in dims), keepdim=True).expand_as(blocks)
         size = math.prod(x.shape[d] for d in dims) // count
         return norms.flatten(dims[0], dims[0] + 1), math.sqrt(size)
-
-    @classmethod
-    def examples(cls) -> Sequence[GroupElasticNet]:
-        return cls(0.05), cls(0.01, 2.0, by="head")
 
 
 def _nonzero(norms: Tensor) -> Tensor:

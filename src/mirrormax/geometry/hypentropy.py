@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from mirrormax._checks import number
-from mirrormax.geometry.norms import Dim, lp_norm, vector_dims, widen
-from mirrormax.geometry.potential import Potential
+from mirrormax.geometry.norms import Dim, vector_dims, widen
+from mirrormax.geometry.potential import _OfItsHorizon
 
 
 @dataclass(frozen=True)
-class Hypentropy(Potential):
+class Hypentropy(_OfItsHorizon):
     """ψ(w) = Σ w asinh(w/β) − √(w² + β²) + β; ∇ψ(w) = asinh(w/β); ∇ψ*(u) = β sinh(u).
 
     Entries well above β move multiplicatively, entries well below it additively with rate β.
@@ -24,14 +22,10 @@ class Hypentropy(Potential):
     """
 
     beta: float = 1.0
+    horizon = 1.0  # ψ(tw)/(t log t) → ‖w‖₁, with an error of order 1/log(t/β)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "beta", number("beta", self.beta, above=0.0))
-
-    @property
-    def horizon(self) -> float:
-        """ψ(tw)/(t log t) → ‖w‖₁, with an error of order 1/log(t/β)."""
-        return 1.0
 
     def value(self, w: Tensor, dim: Dim = None) -> Tensor:
         x = widen(w) / self.beta
@@ -44,13 +38,3 @@ class Hypentropy(Potential):
 
     def inverse_map(self, u: Tensor, dim: Dim = None) -> Tensor:
         return self.beta * torch.sinh(u)
-
-    def norm(self, w: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
-        return lp_norm(w, 1.0, dim, keepdim)
-
-    def dual_norm(self, g: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
-        return lp_norm(g, math.inf, dim, keepdim)
-
-    @classmethod
-    def examples(cls) -> Sequence[Hypentropy]:
-        return tuple(cls(beta) for beta in (1e-3, 1.0, 100.0))

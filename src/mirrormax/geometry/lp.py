@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from mirrormax._checks import check_exponent
 from mirrormax.geometry.norms import Dim, dual_exponent, lp_norm, vector_dims
-from mirrormax.geometry.potential import Potential
+from mirrormax.geometry.potential import _OfItsHorizon
 from mirrormax.geometry.powers import signed_power
 
 # Beyond this p, float32 has too few exponents for w^{p-1}: weights below 4e-7 would vanish.
@@ -21,19 +20,13 @@ SERIES_TERMS = 16
 
 
 @dataclass(frozen=True)
-class _WithLpNorm(Potential):
+class _WithLpNorm(_OfItsHorizon):
     """What the two have in common: an exponent p > 1, the norm ‖·‖_p, and the identity at p = 2."""
 
     p: float = 2.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "p", check_exponent(self.p))
-
-    def norm(self, w: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
-        return lp_norm(w, self.p, dim, keepdim)
-
-    def dual_norm(self, g: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
-        return lp_norm(g, dual_exponent(self.p), dim, keepdim)
 
     @property
     def horizon(self) -> float:
@@ -91,10 +84,6 @@ class Lp(_WithLpNorm):
         series = b.abs().pow(p) * r.square() * ((p - 1) / 2) * series
         return torch.where(near, series, direct.clamp_min(0)).sum(dims)
 
-    @classmethod
-    def examples(cls) -> Sequence[Lp]:
-        return tuple(cls(p) for p in (1.01, 1.1, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 6.0, 50.0))
-
 
 @dataclass(frozen=True)
 class SquaredLp(_WithLpNorm):
@@ -105,6 +94,7 @@ class SquaredLp(_WithLpNorm):
     """
 
     separable = False
+    degree = 2.0
 
     def value(self, w: Tensor, dim: Dim = None) -> Tensor:
         return lp_norm(w, self.p, dim).square() / 2
@@ -114,14 +104,6 @@ class SquaredLp(_WithLpNorm):
 
     def inverse_map(self, u: Tensor, dim: Dim = None) -> Tensor:
         return _norm_times_direction(u, dual_exponent(self.p), dim)
-
-    @property
-    def degree(self) -> float:
-        return 2.0
-
-    @classmethod
-    def examples(cls) -> Sequence[SquaredLp]:
-        return tuple(cls(p) for p in (1.1, 1.5, 2.0, 3.0, 10.0))
 
 
 def _norm_times_direction(x: Tensor, r: float, dim: Dim) -> Tensor:

@@ -9,23 +9,22 @@ import dataclasses
 import inspect
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from mirrormax._arrays import in_kind
-from mirrormax.geometry.norms import Dim, lp_norm, vector_dims, widen
+from mirrormax.geometry.norms import Dim, dual_exponent, lp_norm, vector_dims, widen
 
 
 class Potential(ABC):
     """A strictly convex ψ on all of R^N whose gradient is onto (at a kink, the smallest subgradient is ∇ψ).
 
-    Write a frozen dataclass with plain fields (they are what checkpoints store), implement the five
-    methods below, and the optimizer, the divergences and the shared conformance tests take it from
-    there. All methods treat ``dim`` as one vector and what leads as a batch; see
-    :func:`~mirrormax.geometry.lp_norm` for the default.
+    Write a frozen dataclass with plain fields (they are what checkpoints store), implement the five methods below, and
+    the optimizer and the divergences take it from there. All methods treat ``dim`` as one vector and what leads as a
+    batch; see :func:`~mirrormax.geometry.lp_norm` for the default.
 
     ``norm`` must be an ℓr norm for some r (the optimizer combines the norms of tensors and shards by
     taking ``dual_norm`` of the list of them).
@@ -119,10 +118,19 @@ class Potential(ABC):
         """Plain data from which :func:`as_potential` makes this potential again."""
         return {"name": type(self).__name__, **dataclasses.asdict(self)}  # type: ignore[call-overload]
 
-    @classmethod
-    def examples(cls) -> Sequence[Potential]:
-        """Members of the family on which the shared conformance tests run."""
-        return (cls(),)
+
+class _OfItsHorizon(Potential):
+    """A potential whose norm is the ℓr norm of its ``horizon``, r."""
+
+    @property
+    @abstractmethod
+    def horizon(self) -> float: ...
+
+    def norm(self, w: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
+        return lp_norm(w, self.horizon, dim, keepdim)
+
+    def dual_norm(self, g: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
+        return lp_norm(g, dual_exponent(self.horizon), dim, keepdim)
 
 
 def as_potential(p: float | Potential | Mapping[str, Any]) -> Potential:

@@ -25,8 +25,9 @@ def signed_power(x: Tensor, exponent: float | Tensor) -> Tensor:
         return torch.copysign(x.abs().pow(exponent), x)
     if exponent == 1.0:
         return x.clone()
-    whole, rest = _quarters(exponent)
-    if rest is None or whole > LARGEST_WHOLE_POWER:
+    quarters = round(4 * min(exponent, LARGEST_WHOLE_POWER + 1))  # of 1e308 there would be infinitely many
+    whole, rest = divmod(quarters, 4)
+    if abs(4 * exponent - quarters) > 4e-15 * quarters or whole > LARGEST_WHOLE_POWER:
         return _with_sign_of(x, torch.exp2(torch.log2(torch.abs(x)) * exponent))
     if rest == 0:
         return _whole_power(x, whole)
@@ -35,14 +36,6 @@ def signed_power(x: Tensor, exponent: float | Tensor) -> Tensor:
         fourth = torch.sqrt(fraction)
         fraction = fourth if rest == 1 else fraction * fourth
     return _with_sign_of(x, fraction) if whole == 0 else fraction * _whole_power(x, whole)
-
-
-def _quarters(exponent: float) -> tuple[int, int | None]:
-    """The exponent as whole + rest/4; rest is None where it is no such number."""
-    quarters = round(4 * min(exponent, LARGEST_WHOLE_POWER + 1))  # of 1e308 there would be infinitely many
-    if abs(4 * exponent - quarters) > 4e-15 * quarters:
-        return 0, None
-    return quarters // 4, quarters % 4
 
 
 def _with_sign_of(x: Tensor, magnitude: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ side may also be zero or negative; one at least is positive, else w = 0 were the
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -25,7 +25,6 @@ from mirrormax.svm.rows import Array, BlockRows, Bools, Index, Rows, make_rows
 
 FLOOR = 1e-3
 START = 1.5  # the first guess of ‖w‖ over its lower bound
-
 
 M = TypeVar("M", bound="Members")
 
@@ -108,16 +107,11 @@ class HardMargin(Members):
         gap = 1 - ratio
         if self.equal is not None:
             smallest = self.smallest_margin(v)
-            with np.errstate(all="ignore"):
-                scaled = v / np.maximum(smallest, 1e-300)[:, None]
+            scaled = v / np.maximum(smallest, 1e-300)[:, None]
             missed = np.where(self.equal, np.abs(scaled), (self.exact + self.b) / 2 - scaled)
             missed = np.where(self.exists & (self.exact <= 0), missed, 0.0).max(axis=1, initial=0.0)
             gap = np.where(smallest > 0, np.maximum(gap, 0.0) + missed, 1 + np.abs(ratio))
         return np.where(np.isfinite(gap), gap, np.inf)
-
-    def project(self, w: Array) -> Array:
-        """The nearest weights (B, N) in the Euclidean norm that meet the equality rows."""
-        return w if self.equal is None else project(self.rows, self.equal, w)
 
     def margins(self, v: Array) -> Array:
         """v/b (B, m), infinite where no row exists."""
@@ -125,19 +119,11 @@ class HardMargin(Members):
 
     def smallest_margin(self, v: Array) -> Array:
         """min v/b over the rows that exist, (B,)."""
-        smallest: Array = self.margins(v).min(axis=1)
-        return smallest
+        return np.asarray(self.margins(v).min(axis=1))
 
     def at(self, p: float) -> HardMargin:
         """The same constraints with another exponent."""
         return replace(self, p=np.full_like(self.p, p))
-
-    def raised(self, by: float) -> HardMargin:
-        """The same with every right-hand side that is not positive ``by`` larger."""
-        if self.equal is None:
-            return self
-        more = np.where(self.above & (self.exact <= 0), by, 0.0)
-        return replace(self, b=self.b + more, exact=self.exact + more)
 
     def scaled(self, kappa: Array) -> HardMargin:
         """The problems for w/κ, κ (B,)."""
@@ -163,8 +149,11 @@ class HardMargin(Members):
         """
         q = self.q
         lam = np.ones_like(self.b) if weights is None else weights
-        if self.equal is not None:
-            lam = self._cancelled(lam, self.equal)
+        if self.equal is not None:  # ν makes Aᵀλ + Bᵀν shortest in the Euclidean norm, member by member
+            lam = np.where(self.equal, 0.0, lam)
+            for k in np.flatnonzero(self.equal.any(axis=1)):
+                own, places = self.rows.take(np.array([k])), np.flatnonzero(self.equal[k])
+                lam[k, places] = np.linalg.lstsq(own.subset(places).dense()[0].T, -own.adj(lam[[k]])[0], rcond=None)[0]
         u = np.abs(self.rows.adj(lam))
         # Rows that cancel exactly have no scale to offer; phase 0 will judge them.
         largest = np.maximum(u.max(axis=1, keepdims=True), 1e-8 * np.abs(lam).max(axis=1, keepdims=True))
@@ -172,14 +161,6 @@ class HardMargin(Members):
         bound = (np.maximum(self.b, 0) * lam).sum(axis=1, keepdims=True) / (largest * effective ** (1 / q))
         kappa = START * bound / effective ** (1 - 1 / q)
         return self.scaled(kappa[:, 0]), lam / (kappa * largest)
-
-    def _cancelled(self, lam: Array, equal: Bools) -> Array:
-        """The multipliers with ν such that Aᵀλ + Bᵀν is shortest in the Euclidean norm, member by member."""
-        lam = np.where(equal, 0.0, lam)
-        for k in np.flatnonzero(equal.any(axis=1)):
-            own, places = self.rows.take(np.array([k])), np.flatnonzero(equal[k])
-            lam[k, places] = np.linalg.lstsq(own.subset(places).dense()[0].T, -own.adj(lam[[k]])[0], rcond=None)[0]
-        return lam
 
 
 @dataclass
@@ -242,43 +223,38 @@ class Verdict:
 
 
 @dataclass
-class Answer:
-    """Weights w (B, N) and multipliers of the scaled rows (B, m), each up to scale; verdicts where phase 0 was asked.
+class Answer(Members):
+    """Weights w (B, N) and multipliers of the scaled rows (B, m), each up to scale.
 
-    ``gap`` (B,) is the solver's own estimate.
+    ``gap`` (B,) is the solver's own estimate, ``verdicts`` (B,) hold a :class:`Verdict` where phase 0 was asked.
     """
 
     w: Array
     lam: Array
     iterations: Index
     gap: Array
-    verdicts: dict[int, Verdict] = field(default_factory=dict)
+    verdicts: Any = None
+
+    def __post_init__(self) -> None:
+        if self.verdicts is None:
+            self.verdicts = np.full(len(self.gap), None, dtype=object)
 
     @classmethod
     def empty(cls, batch: int, size: int, m: int) -> Answer:
         """No answer yet."""
-        return cls(
-            np.zeros((batch, size)), np.zeros((batch, m)), np.zeros(batch, dtype=np.intp), np.full(batch, np.inf)
-        )
+        iterations = np.zeros(batch, dtype=np.intp)
+        return cls(np.zeros((batch, size)), np.zeros((batch, m)), iterations, np.full(batch, np.inf))
 
     @classmethod
     def of(cls, w: Array, lam: Array, gap: float, iterations: int) -> Answer:
         """The answer to one problem, w (1, N) and λ (1, m)."""
         return cls(w, lam, np.array([iterations], dtype=np.intp), np.array([gap]))
 
-    def take(self, members: Index) -> Answer:
-        """Those of the problems with these indices, without verdicts."""
-        return Answer(self.w[members], self.lam[members], self.iterations[members], self.gap[members])
 
-    def put(self, members: Index, other: Answer) -> None:
-        """Write the answers of these problems into it."""
-        self.w[members], self.lam[members], self.gap[members] = other.w, other.lam, other.gap
-        self.iterations[members] = other.iterations
-        self.verdicts.update({int(members[k]): verdict for k, verdict in other.verdicts.items()})
-
-
-def project(rows: Rows, equal: Bools, w: Array) -> Array:
-    """w (B, N) less what B w = 0 forbids, for the rows ``equal`` (B, m), in the Euclidean norm."""
+def project(rows: Rows, equal: Bools | None, w: Array) -> Array:
+    """The nearest weights to w (B, N), in the Euclidean norm, with B w = 0 in the rows ``equal`` (B, m), if any."""
+    if equal is None:
+        return w
     w = w.copy()
     for k in np.flatnonzero(equal.any(axis=1)):
         matrix = rows.take(np.array([k])).subset(np.flatnonzero(equal[k])).dense()[0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from numbers import Real
 from typing import Any, Literal
 
@@ -25,11 +24,10 @@ from mirrormax.problem import (
     sample_name,
     takes_problem,
 )
-from mirrormax.svm.dispatch import named, solve_rows
-from mirrormax.svm.norms import NAMES, Norm
+from mirrormax.svm.dispatch import SOLVERS, Solver, solve_rows
+from mirrormax.svm.norms import DUAL, Norm
 from mirrormax.svm.rows import Array, Bools, Index
 from mirrormax.svm.solution import Solution, device_of
-from mirrormax.svm.solvers import Solver
 
 Method = Literal["interior", "active-set", "newton", "working-set", "lagrangian", "extended"]
 NormName = Literal["lp", "l1", "linf", "spectral", "nuclear", "rows-max", "rows-sum", "k-support"]
@@ -96,14 +94,14 @@ def att_svm(
     'optimal'
     """
     problem, z_array, kept = _posed(X, z, alpha, keep, mask)
-    shape, T = broadcast(problem.batch_shape, z_array.shape[:-2]), problem.X.shape[-2]
+    shape, (T, d), e = broadcast(problem.batch_shape, z_array.shape[:-2]), problem.X.shape[-2:], z_array.shape[-1]
     check_shapes(problem.X, rhs=rhs)
     sides = None if rhs is None else as_array(as_tensor("rhs", rhs).double())
     for name, array in (("keep", kept), ("rhs", sides)):
         shape = shape if array is None else joined(name, array.shape[:-2], shape)
     solver = _solver(method, norm, p, C)
     p = 2 if p is None else p
-    other = _norm(norm, k, (problem.X.shape[-1], z_array.shape[-1]))
+    other = _norm(norm, k, (d, e))
     usual = 1e-9 if norm in ("lp", "l1", "linf", "nuclear") else 1e-7
     tol = usual if tol is None else number("tol", tol, above=0.0, below=1.0)
     if (kept is not None or sides is not None) and C is not None:
@@ -112,34 +110,32 @@ def att_svm(
     tokens, queries, chosen = flat(problem.X, shape, 3), flat(z_array, shape, 2), flat(problem.alpha, shape, 1)
     rivals = np.arange(T - 1) + (np.arange(T - 1) >= chosen[..., None])
     x = np.take_along_axis(tokens, chosen[..., None, None], 2) - np.take_along_axis(tokens, rivals[..., None], 2)
-    exists = np.ones(x.shape[:-1], dtype=bool)
-    if problem.mask is not None:
-        exists = np.take_along_axis(flat(problem.mask, shape, 2), rivals, -1)
-        x = np.where(exists[..., None], x, 0.0)
+
+    def of_rivals(array: Any) -> Any:
+        return np.take_along_axis(flat(array, shape, 2), rivals, -1)
+
+    above = exists = np.ones(x.shape[:-1], dtype=bool) if problem.mask is None else of_rivals(problem.mask)
+    x = np.where(exists[..., None], x, 0.0)
     right, equal = None, None
     if kept is not None or sides is not None:
-        flat_kept = np.zeros((*tokens.shape[:2], T), dtype=bool) if kept is None else flat(kept, shape, 2)
-        equal = np.take_along_axis(flat_kept, rivals, -1) & exists
-        right = np.ones(rivals.shape) if sides is None else np.take_along_axis(flat(sides, shape, 2), rivals, -1)
-        right = _right_sides(np.where(equal, 0.0, right), exists & ~equal, shape)
-    _check_rows(x, queries, exists if equal is None else exists & ~equal, shape, soft=C is not None, above=right)
-    if right is not None and equal is not None:
-        right, equal = right.reshape(len(x), -1), equal.reshape(len(x), -1)
-    solved = solve_rows(
-        x, queries, exists, exponents, tol, penalty=penalty, norm=other, method=solver, right=right, equal=equal
-    )
+        equal = exists & (False if kept is None else of_rivals(kept))
+        above = exists & ~equal
+        right = _right_sides(1.0 if sides is None else of_rivals(sides), above, shape)
+    _check_rows(x, queries, above, shape, soft=C is not None, right=right)
+    with np.errstate(all="ignore"):
+        solved = solve_rows(
+            x, queries, exists, exponents, tol, penalty=penalty, norm=other, method=solver, right=right, equal=equal
+        )
     about = f"att_svm, {norm} norm" if other is not None else f"att_svm, p={shown(p)}"
     about += "" if C is None else f", C={shown(C)}"
     about += "" if kept is None else ", keep"
     device, proof = device_of(X.X if isinstance(X, Problem) else X, z, alpha, keep), solved.certificate
-    dual, support, doubt = (spread(each, rivals, T) for each in (proof.dual, proof.support, proof.doubt))
-    nu = None
+    proof.weights = proof.weights.reshape(-1, d, e)
+    proof.dual, proof.support, proof.doubt = (spread(a, rivals, T) for a in (proof.dual, proof.support, proof.doubt))
     if kept is not None:
         between = spread(equal, rivals, T)
-        dual, nu = np.where(between, 0.0, dual), np.where(between, dual, 0.0)
-    weights = proof.weights.reshape(-1, x.shape[-1], queries.shape[-1])
-    proof = replace(proof, weights=weights, dual=dual, support=support, doubt=doubt)
-    return replace(solved, certificate=proof, nu=nu).solution(shape, "W", about, device, throw)
+        proof.dual, solved.nu = np.where(between, 0.0, proof.dual), np.where(between, proof.dual, 0.0)
+    return solved.solution(shape, "W", about, device, throw)
 
 
 def lp_svm(
@@ -177,10 +173,11 @@ def lp_svm(
     silent = ~np.any(features, axis=-1)
     if C is None and silent.any():
         raise ValueError(
-            f"X is zero at {_place(silent, shape)}, so that no v has a margin there; leave the sample out."
+            f"X is zero at {_first(silent, shape)}, so that no v has a margin there; leave the sample out."
         )
     exists = np.ones(x.shape[:-1], dtype=bool)
-    solved = solve_rows(x, np.ones((len(x), 1, 1)), exists, exponents, tol, penalty=penalty, method=solver)
+    with np.errstate(all="ignore"):
+        solved = solve_rows(x, np.ones((len(x), 1, 1)), exists, exponents, tol, penalty=penalty, method=solver)
     about = f"lp_svm, p={shown(p)}" + ("" if C is None else f", C={shown(C)}")
     return solved.solution(shape, "v", about, device_of(X, y), throw)
 
@@ -208,17 +205,21 @@ def _posed(X: Any, z: Any, alpha: Any, keep: Any, mask: Any) -> tuple[Problem, A
 
 def _solver(method: object, norm: object, p: object, C: object) -> Solver | None:
     """The solver named, if any; ValueError for a norm that does not exist, or that has no use for p, C or a method."""
-    if not isinstance(norm, str) or norm not in ("lp", *NAMES):
-        raise ValueError(f"norm must be one of {', '.join(('lp', *NAMES))}, got {norm!r}.")
+    if not isinstance(norm, str) or norm not in ("lp", *DUAL):
+        raise ValueError(f"norm must be one of {', '.join(('lp', *DUAL))}, got {norm!r}.")
     if norm != "lp" and p is not None:
         raise ValueError(f'norm="{norm}" has no p, got p={p!r}; leave p out, or use norm="lp".')
     if norm != "lp" and C is not None:
         raise ValueError(f'norm="{norm}" has no soft margin, got C={C!r}; leave C out, or use norm="lp".')
-    solver = named(method)
-    if solver is not None and (C is not None or norm != "lp"):
+    if method is None:
+        return None
+    if not isinstance(method, str) or method not in SOLVERS:
+        names = ", ".join(f'"{name}"' for name in SOLVERS)
+        raise ValueError(f"method must be None or one of {names}, got {method!r}.")
+    if C is not None or norm != "lp":
         what = "soft margins have" if C is not None else f'norm="{norm}" has'
         raise ValueError(f"{what} one solver only, got method={method!r}; leave method out.")
-    return solver
+    return SOLVERS[method]
 
 
 def _norm(name: str, k: Any, shape: tuple[int, int]) -> Norm | None:
@@ -287,17 +288,18 @@ def _kept(keep: Any, X: Any, mask: Any, alpha: Any) -> Bools:
     return kept
 
 
-def _first(wrong: Any) -> str:
-    """The first True of (..., n) in words."""
-    return sample_name(tuple(int(k) for k in np.argwhere(wrong)[0]))
+def _first(wrong: Any, shape: tuple[int, ...] | None = None) -> str:
+    """The first True of (..., n) in words, or of (B, n) for a batch of this shape."""
+    wrong = wrong if shape is None else wrong.reshape(*shape, -1)
+    return sample_name(tuple(map(int, np.argwhere(wrong)[0])))
 
 
-def _right_sides(right: Array, above: Bools, shape: tuple[int, ...]) -> Array:
+def _right_sides(right: Array | float, above: Bools, shape: tuple[int, ...]) -> Array:
     """Finite right-hand sides (B, n, R), one of each problem positive; zero where no inequality is."""
     right = np.where(above, right, 0.0)
     wrong = ~np.isfinite(right)
     if wrong.any():
-        raise ValueError(f"rhs holds {right[wrong][0]} at {_place(wrong.any(-1), shape)}; give finite numbers.")
+        raise ValueError(f"rhs holds {right[wrong][0]} at {_first(wrong.any(-1), shape)}; give finite numbers.")
     idle = above.any((1, 2)) & ~(right > 0).any((1, 2))
     if idle.any():
         where = _in_problem(idle, shape)
@@ -305,11 +307,9 @@ def _right_sides(right: Array, above: Bools, shape: tuple[int, ...]) -> Array:
     return right
 
 
-def _check_rows(
-    x: Array, z: Array, exists: Bools, shape: tuple[int, ...], soft: bool, above: Array | None = None
-) -> None:
+def _check_rows(x: Array, z: Array, above: Bools, shape: tuple[int, ...], soft: bool, right: Array | None) -> None:
     """Raise for problems without rivals, and, for a hard margin, for rows that are zero whatever W is."""
-    empty = ~exists.any(axis=(1, 2))
+    empty = ~above.any(axis=(1, 2))
     if empty.any():
         where = _in_problem(empty, shape)
         raise ValueError(
@@ -317,18 +317,18 @@ def _check_rows(
         )
     if soft:
         return
-    if above is not None:  # a zero row meets a right-hand side that is not positive
-        exists = exists & (above > 0)
-    duplicate = (exists & ~x.any(axis=-1)).any(axis=-1)
+    if right is not None:  # a zero row meets a right-hand side that is not positive
+        above = above & (right > 0)
+    duplicate = (above & ~x.any(axis=-1)).any(axis=-1)
     if duplicate.any():
         raise ValueError(
-            f"the token alpha chooses at {_place(duplicate, shape)} occurs twice in its sequence, so that no W can "
+            f"the token alpha chooses at {_first(duplicate, shape)} occurs twice in its sequence, so that no W can "
             "prefer it; remove or mask the copy."
         )
-    silent = exists.any(axis=-1) & ~z.any(axis=-1)
+    silent = above.any(axis=-1) & ~z.any(axis=-1)
     if silent.any():
         raise ValueError(
-            f"z is zero at {_place(silent, shape)}, so that no W can prefer a token there; leave the sample out."
+            f"z is zero at {_first(silent, shape)}, so that no W can prefer a token there; leave the sample out."
         )
 
 
@@ -337,11 +337,6 @@ def flat(array: Any, shape: tuple[int, ...], own: int) -> Any:
     tail = array.shape[array.ndim - own :]
     whole = (*shape, *tail)
     return (array if array.shape == whole else np.broadcast_to(array, whole)).reshape(math.prod(shape), *tail)
-
-
-def _place(wrong: Any, shape: tuple[int, ...]) -> str:
-    """The first True of (B, n) in words."""
-    return _first(wrong.reshape(*shape, -1))
 
 
 def _in_problem(wrong: Any, shape: tuple[int, ...]) -> str:

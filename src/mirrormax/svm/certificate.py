@@ -15,8 +15,6 @@ SUPPORT_TOLERANCE = 1e-4
 SHARP = 1e-12  # a gap that is rounding
 LARGEST_SYSTEM = 2**20  # entries of the rows with a multiplier, of which each step takes the singular values
 
-Norm = Callable[[Array], Array]
-
 
 @dataclass
 class Certificate(Members):
@@ -34,6 +32,11 @@ class Certificate(Members):
     support: Bools
     doubt: Bools
 
+    def refute(self, k: int, lam: Array) -> None:
+        """Put a Farkas certificate λ (m,) in the place of what problem k has."""
+        self.dual[k], self.support[k], self.weights[k] = lam, lam != 0, np.nan
+        self.margin[k], self.gap[k], self.violation[k] = 0.0, np.inf, np.inf
+
 
 @dataclass(frozen=True)
 class Certifier:
@@ -48,8 +51,8 @@ class Certifier:
 
     rows: BlockRows
     c: Array
-    norm: Norm
-    dual_norm: Norm
+    norm: Callable[[Array], Array]
+    dual_norm: Callable[[Array], Array]
     p: Array
     tol: float
     right: Array | None = None
@@ -57,7 +60,7 @@ class Certifier:
 
     def __call__(self, w: Array, lam: Array) -> Certificate:
         proof = self._proof(w, lam)
-        return proof if self.right is not None or not (self.p > 2).any() else self._settled(proof)
+        return proof if self.right is not None else self._settled(proof)
 
     def _proof(self, w: Array, lam: Array) -> Certificate:
         rows, c, tol, right = self.rows, self.c, self.tol, self.right
@@ -73,7 +76,10 @@ class Certifier:
         margins = rows.fwd(w)
         unit = np.where(above, np.maximum(lam, 0), np.where(level, lam, 0.0))
         every = np.divide(unit, c, out=np.zeros_like(c), where=exists)
-        likely = level | _complementary(unit, margins - b, c)
+        # λ_r m/Σλ ≥ slack_r, both of unit rows: complementarity leaves one of the two at zero.
+        size = np.divide(np.where(exists, c, np.inf).min(axis=1, keepdims=True), c, out=np.zeros_like(c), where=exists)
+        share = unit * unit.shape[1] / np.maximum(unit.sum(axis=1, keepdims=True), 1e-300)
+        likely = level | (exists & (share > 0) & (share >= np.abs(margins - b) * size))
         dual, lower = self._lower_bound(np.where(likely, every, 0.0), b)
         upper = self.norm(w)
         gap = 1 - lower / np.maximum(upper, 1e-300)
@@ -110,9 +116,17 @@ class Certifier:
     def _settled(self, proof: Certificate) -> Certificate:
         """The same with (*) of :mod:`mirrormax.svm.support` solved where it is unclear which rows are active.
 
-        What stays unclear is said in ``doubt``.
+        That are rows without a multiplier as near to the end of the support as the weights are to the best. What stays
+        unclear is said in ``doubt``.
         """
-        unclear = self._unclear(proof)
+        unclear = np.zeros_like(proof.support)
+        members = np.flatnonzero((self.p > 2) & (proof.gap <= self.tol))
+        if len(members):
+            rows, part = self.rows.take(members), proof.take(members)
+            tolerance = support_tolerance(part.gap)[:, None]
+            beyond = np.abs(rows.fwd(part.weights) - 1 - tolerance)
+            near = beyond <= tolerance / 2 + unsure(rows, part.weights, part.dual, self.p[members])
+            unclear[members] = near & (self.c[members] > 0) & (part.dual == 0)
         w, lam = proof.weights.copy(), proof.dual * self.c
         changed, left = np.zeros(len(w), dtype=bool), unclear.copy()
         for k in np.flatnonzero(unclear.any(axis=1)).tolist():
@@ -130,19 +144,6 @@ class Certifier:
             proof.put(better, sharper.take(better))
         return replace(proof, doubt=unclear)
 
-    def _unclear(self, proof: Certificate) -> Bools:
-        """Which rows (B, m) without a multiplier are as near to the end of the support as the weights are to the
-        best."""
-        unclear = np.zeros_like(proof.support)
-        members = np.flatnonzero((self.p > 2) & (proof.gap <= self.tol))
-        if len(members):
-            rows, part = self.rows.take(members), proof.take(members)
-            tolerance = support_tolerance(part.gap)[:, None]
-            beyond = np.abs(rows.fwd(part.weights) - 1 - tolerance)
-            near = beyond <= tolerance / 2 + unsure(rows, part.weights, part.dual, self.p[members])
-            unclear[members] = near & (self.c[members] > 0) & (part.dual == 0)
-        return unclear
-
 
 def support_tolerance(gap: Array) -> Array:
     """How far from 1 an active margin may be, (B,): weights within a relative gap are exact to about its root.
@@ -151,12 +152,3 @@ def support_tolerance(gap: Array) -> Array:
     :func:`mirrormax.attention.support_tokens`, so that both name the same tokens.
     """
     return np.asarray(np.maximum(np.sqrt(np.minimum(gap, 1.0)), SUPPORT_TOLERANCE))
-
-
-def _complementary(unit: Array, slack: Array, c: Array) -> Bools:
-    """λ_r m/Σλ ≥ slack_r, both of unit rows: complementarity leaves one of the two at zero."""
-    smallest = np.where(c > 0, c, np.inf).min(axis=1, keepdims=True)
-    b = np.divide(smallest, c, out=np.zeros_like(c), where=c > 0)
-    share = unit * unit.shape[1] / np.maximum(unit.sum(axis=1, keepdims=True), 1e-300)
-    active: Bools = (c > 0) & (share > 0) & (share >= np.abs(slack) * b)
-    return active

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.linalg import qr
@@ -13,11 +14,7 @@ from mirrormax.svm.feasibility import confirm
 from mirrormax.svm.norms import Norm, is_unique
 from mirrormax.svm.rows import Array, BlockRows, Bools, Index, p_norm
 from mirrormax.svm.solution import Solved
-from mirrormax.svm.solvers import SOLVERS, Solver
-from mirrormax.svm.solvers.barrier import solve_barrier
-from mirrormax.svm.solvers.interior import is_small, is_small_euclidean, judge_problem, solve_extended
-from mirrormax.svm.solvers.linear import solve_linear
-from mirrormax.svm.solvers.soft import solve_soft
+from mirrormax.svm.solvers import barrier, interior, lagrangian, large, linear, soft
 from mirrormax.svm.systems import MANY_PAIRS
 
 AIM = 0.9  # of the tolerance: the certificate is computed again, in other roundings, at the end
@@ -32,36 +29,56 @@ DEPENDENT = 1e-10  # of its length: what is left of an equality row that follows
 LARGEST_CHUNK = 4_000_000  # numbers in the Gram matrices of a chunk, and in what they are made of
 
 
+@dataclass(frozen=True)
+class Solver:
+    """``solve(problem, tol)`` gives weights, multipliers and the gap reached, above ``tol`` where it gave up.
+
+    It takes the problems that it ``accepts``, which ``takes`` says in words; several at once if it is ``batched``.
+    """
+
+    name: str
+    takes: str
+    solve: Callable[[HardMargin, float], Answer]
+    accepts: Callable[[HardMargin], bool] = lambda problem: True
+    batched: bool = False
+
+
+SMALL_EUCLIDEAN = (
+    f"one problem with p = 2 and at most {interior.LARGEST_ACTIVE_SET} rows whose sizes are within a factor of 1000"
+)
+LARGE = f"one problem with at least {MANY_ROWS} rows"
+SMALL = f"one problem with at most {interior.LARGEST_SYSTEM} rows and weights together"
+SOLVERS = {
+    solver.name: solver
+    for solver in (
+        Solver("interior", "any problem", interior.solve_interior, batched=True),
+        Solver("active-set", SMALL_EUCLIDEAN, interior.solve_active_set, interior.is_small_euclidean),
+        Solver("newton", "any problem, one at a time", large.solve_newton),
+        Solver("working-set", "any problem, one at a time", large.solve_working_set),
+        Solver("lagrangian", LARGE, lagrangian.solve_lagrangian, lagrangian.is_structured),
+        Solver("extended", SMALL, interior.solve_extended, interior.is_small),
+    )
+}
+
+
 def choose(problem: HardMargin) -> Solver:
     """The solver that suits this batch; others finish what it leaves."""
     m, size = problem.rows.m, problem.rows.size
     if problem.equal is not None:  # others take neither equalities nor other right-hand sides
         name = "interior"
     elif m < MANY_ROWS:
-        name = "active-set" if is_small_euclidean(problem) else "interior"
+        name = "active-set" if interior.is_small_euclidean(problem) else "interior"
     elif size <= FEW_WEIGHTS:
         name = "working-set" if m > ROWS_PER_WEIGHT * size else "newton"
-    else:
-        name = "lagrangian" if _is_for_products(problem) else "newton"
+    else:  # many rows, or pairs of samples, that meet in a factorisation make products with A quicker
+        pairs = problem.rows.n**2 * size if isinstance(problem.rows, BlockRows) else 0
+        many = m >= (VERY_MANY_ROWS if problem.p[0, 0] == 2 else TOO_MANY_ROWS) or pairs >= MANY_PAIRS
+        name = "lagrangian" if many and _is_in_range(problem) else "newton"
     return SOLVERS[name]
 
 
-def _is_for_products(problem: HardMargin) -> bool:
-    """Whether so many rows, or pairs of samples, meet in a factorisation that products with A are quicker."""
-    rows, p = problem.rows, problem.p[0, 0]
-    pairs = rows.n**2 * rows.size if isinstance(rows, BlockRows) else 0
-    many = rows.m >= (VERY_MANY_ROWS if p == 2 else TOO_MANY_ROWS) or pairs >= MANY_PAIRS
-    return bool(many and LAGRANGIAN_RANGE[0] <= p <= LAGRANGIAN_RANGE[1])
-
-
-def named(method: object) -> Solver | None:
-    """The solver of this name; None for None."""
-    if method is None:
-        return None
-    if not isinstance(method, str) or method not in SOLVERS:
-        names = ", ".join(f'"{name}"' for name in SOLVERS)
-        raise ValueError(f"method must be None or one of {names}, got {method!r}.")
-    return SOLVERS[method]
+def _is_in_range(problem: HardMargin) -> bool:
+    return bool(LAGRANGIAN_RANGE[0] <= problem.p[0, 0] <= LAGRANGIAN_RANGE[1])
 
 
 def solve(unit: Unit, p: Array, tol: float, method: Solver | None = None) -> Answer:
@@ -86,11 +103,9 @@ def solve(unit: Unit, p: Array, tol: float, method: Solver | None = None) -> Ans
                 f'method="{solver.name}" takes {solver.takes}, got p = {p[start]:g} with {count} rows and '
                 f"{problem.rows.size} weights; leave method out."
             )
-        # Trial steps may overflow near p = 1; such a step is refused like any other bad one.
-        with np.errstate(all="ignore"):
-            partial = solver.solve(problem, AIM * tol)
-            if method is None and solver.name == "newton" and not np.isfinite(partial.gap[0]):
-                partial = _after_newton(problem, AIM * tol)
+        partial = solver.solve(problem, AIM * tol)
+        if method is None and solver.name == "newton" and not np.isfinite(partial.gap[0]):
+            partial = _after_newton(problem, AIM * tol)
         answer.put(members, partial)
     return answer
 
@@ -101,9 +116,9 @@ def _after_newton(problem: HardMargin, tol: float) -> Answer:
     Few directions among many queries make such problems, in heads of real models too. Interior points on thousands of
     rows take minutes then, where conjugate gradients take less than a second.
     """
-    if SOLVERS["lagrangian"].accepts(problem) and LAGRANGIAN_RANGE[0] <= problem.p[0, 0] <= LAGRANGIAN_RANGE[1]:
-        answer = SOLVERS["lagrangian"].solve(problem, tol)
-        if answer.gap[0] <= tol or (0 in answer.verdicts and answer.verdicts[0].feasible is False):
+    if lagrangian.is_structured(problem) and _is_in_range(problem):
+        answer = lagrangian.solve_lagrangian(problem, tol)
+        if answer.gap[0] <= tol or (answer.verdicts[0] is not None and answer.verdicts[0].feasible is False):
             return answer
     return SOLVERS["interior"].solve(problem, tol)
 
@@ -123,55 +138,51 @@ def solve_rows(
 ) -> Solved:
     """Rows x (B, n, R, d) and queries z (B, n, e) to certificates and statuses.
 
-    ``right`` (B, m) are right-hand sides, ``equal`` (B, m) the rows that are equalities; both or neither. A ``norm``
-    takes the place of ℓp.
+    Trial steps may overflow near p = 1, and such a step is refused like any other bad one: to be called where numpy
+    does not warn.
+
+    ``right`` (B, n, R) are right-hand sides, ``equal`` (B, n, R) the rows that are equalities; both or neither. A
+    ``norm`` takes the place of ℓp.
     """
-    if equal is not None:
+    if right is not None and equal is not None:
+        right, equal = right.reshape(len(x), -1), equal.reshape(len(x), -1)
         exists, equal = _independent(x, z, exists, equal)
-    with np.errstate(over="ignore"):
-        unit = Unit.of(x, z, exists, right, equal)
+    unit = Unit.of(x, z, exists, right, equal)
     rows, c = BlockRows(x, z), unit.c.reshape(len(x), -1)
     if penalty is not None:
-        certificate, iterations = solve_soft(rows, unit, exists.reshape(len(x), -1), p, penalty, tol)
-        texts = [
-            _status(float(gap), tol, None, int(k), float(at), True)
-            for gap, k, at in zip(certificate.gap, iterations, p, strict=True)
-        ]
+        certificate, iterations = soft.solve_soft(rows, unit, exists.reshape(len(x), -1), p, penalty, tol)
+        texts = [_status(gap, tol, None, k, 0.0, soft=True) for gap, k in zip(certificate.gap, iterations, strict=True)]
         return Solved(certificate, iterations, texts, np.ones(len(x), dtype=bool))
-    small, large = unit.c[exists].min(), unit.c[exists].max()
-    if not 1e-280 < small <= large < 1e280:
+    least, most = unit.c[exists].min(), unit.c[exists].max()
+    if not 1e-280 < least <= most < 1e280:
         raise ValueError(
-            f"the constraints have sizes from {small:.0e} to {large:.0e}, beyond what double precision can hold; "
+            f"the constraints have sizes from {least:.0e} to {most:.0e}, beyond what double precision can hold; "
             "bring the data nearer to 1."
         )
     q = p / (p - 1)
-    with np.errstate(all="ignore"):
-        sizes, powers = (lambda w: p_norm(w, p), lambda u: p_norm(u, q)), p
-        if norm is None:
-            answer = solve(unit, p, tol, method)
-        else:
-            sizes, powers = (norm.sizes, norm.duals), np.full_like(p, 2.0)
-            answer = (solve_linear if norm.name in ("l1", "linf") else solve_barrier)(unit, norm, AIM * tol)
-
-        certify = Certifier(rows, c, *sizes, powers, tol, right, equal)
+    sizes, powers = (lambda w: p_norm(w, p), lambda u: p_norm(u, q)), p
+    if norm is None:
+        answer = solve(unit, p, tol, method)
+    else:
+        sizes, powers = (norm.sizes, norm.duals), np.full_like(p, 2.0)
+        answer = (linear.solve_linear if norm.name in ("l1", "linf") else barrier.solve_barrier)(unit, norm, AIM * tol)
+    certify = Certifier(rows, c, *sizes, powers, tol, right, equal)
+    certificate = certify(answer.w, answer.lam)
+    if _rescue(answer, np.flatnonzero(~np.isfinite(certificate.gap)), unit):
         certificate = certify(answer.w, answer.lam)
-        if _rescue(answer, np.flatnonzero(~np.isfinite(certificate.gap)), unit):
-            certificate = certify(answer.w, answer.lam)
-        if norm is None and method is None and _in_extended_precision(answer, certificate, unit, p, tol):
-            new = certify(answer.w, answer.lam)
-            better = np.flatnonzero(new.gap < certificate.gap)
-            certificate.put(better, new.take(better))
-        for member, verdict in answer.verdicts.items():
-            if np.isfinite(certificate.gap[member]):  # weights that separate the data outrank everything
-                answer.verdicts[member] = replace(verdict, feasible=True)
-            elif not verdict.feasible:
-                sides = [None if side is None else side[member] for side in (right, equal)]
-                answer.verdicts[member] = confirm(verdict, x[member], z[member], c[member] > 0, *sides)
-                _refute(certificate, member, answer.verdicts[member])
-    texts = [
-        _status(float(gap), tol, answer.verdicts.get(k), int(answer.iterations[k]), float(p[k]), False)
-        for k, gap in enumerate(certificate.gap)
-    ]
+    if norm is None and method is None and _in_extended_precision(answer, certificate, unit, p, tol):
+        new = certify(answer.w, answer.lam)
+        better = np.flatnonzero(new.gap < certificate.gap)
+        certificate.put(better, new.take(better))
+    answer.verdicts[np.isfinite(certificate.gap)] = None  # weights that separate the data outrank everything
+    for k in np.flatnonzero(~np.isfinite(certificate.gap)).tolist():
+        if not answer.verdicts[k].feasible:
+            sides = [None if side is None else side[k] for side in (right, equal)]
+            answer.verdicts[k] = verdict = confirm(answer.verdicts[k], x[k], z[k], c[k] > 0, *sides)
+            if verdict.feasible is False:
+                certificate.refute(k, verdict.lam)
+    told = zip(certificate.gap, answer.verdicts, answer.iterations, p, strict=True)
+    texts = [_status(gap, tol, verdict, steps, at, soft=False) for gap, verdict, steps, at in told]
     unique = np.array([norm is None or is_unique(norm, rows, certificate, k) for k in range(len(texts))])
     return Solved(certificate, answer.iterations, texts, unique)
 
@@ -196,9 +207,9 @@ def _rescue(answer: Answer, members: Index, unit: Unit) -> bool:
     """Give problems whose weights do not separate the data those of phase 0, if it has any."""
     changed = False
     for k in members.tolist():
-        if k not in answer.verdicts:
+        if answer.verdicts[k] is None:
             single = unit.take(np.array([k]))
-            answer.verdicts[k] = judge_problem(single.problem(np.array([2.0]), 1e-9))
+            answer.verdicts[k] = interior.judge_problem(single.problem(np.array([2.0]), 1e-9))
         if answer.verdicts[k].feasible:
             answer.w[k], changed = answer.verdicts[k].w, True
     return changed
@@ -209,23 +220,13 @@ def _in_extended_precision(answer: Answer, certificate: Certificate, unit: Unit,
     hard = False
     for k in np.flatnonzero((certificate.gap > tol) & np.isfinite(certificate.gap)).tolist():
         problem = unit.take(np.array([k])).problem(p[[k]], tol)
-        if is_small(problem):
-            verdict = answer.verdicts.get(k)
+        if interior.is_small(problem):
+            verdict = answer.verdicts[k]
             start = verdict.w if verdict is not None and verdict.feasible else certificate.weights[k]
-            finer = solve_extended(problem, AIM * tol, start)
+            finer = interior.solve_extended(problem, AIM * tol, start)
             answer.w[k], answer.lam[k], hard = finer.w[0], finer.lam[0], True
             answer.iterations[k] += finer.iterations[0]
     return hard
-
-
-def _refute(certificate: Certificate, member: int, verdict: Verdict) -> None:
-    """Write the Farkas certificate into a problem, if its verdict is one."""
-    if verdict.feasible is not False:
-        return
-    certificate.dual[member] = verdict.lam
-    certificate.support[member] = verdict.lam != 0
-    certificate.weights[member] = np.nan
-    certificate.margin[member], certificate.gap[member], certificate.violation[member] = 0.0, np.inf, np.inf
 
 
 def _status(gap: float, tol: float, verdict: Verdict | None, iterations: int, p: float, soft: bool) -> str:

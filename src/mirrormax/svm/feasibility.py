@@ -13,6 +13,7 @@ but not whether there is one. What passes neither test is undecided.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -63,12 +64,10 @@ def judge_general(rows: Rows, b: Array, exists: Bools, equal: Bools) -> Verdict:
     basis = np.linalg.qr(between)[0] if len(level) else np.zeros((rows.size + 1, 0))
     aim = np.append(np.zeros(rows.size), 1.0)
     lam = np.zeros(rows.m)
-    try:
+    with suppress(RuntimeError):  # cycling on degenerate rows
         # ν is free: everything is seen in what the equality rows leave.
         lam[above] = nnls(columns - basis @ (basis.T @ columns), aim)[0]
         lam[level] = np.linalg.lstsq(between, aim - columns @ lam[above], rcond=None)[0] if len(level) else 0.0
-    except RuntimeError:  # cycling on degenerate rows
-        pass
     shortest = rows.adj(lam[None])[0] / max(1 - float(b[above] @ lam[above]), 1e-300)
     for w in (_roomiest(matrix[above], b[above], matrix[level]), shortest):
         w = project(rows, (equal & exists)[None], w[None])[0]
@@ -124,22 +123,18 @@ def _interior(rows: Rows, exists: Array) -> Array:
     b = np.where(exists > 0, 1.0, -1.0)[None]
     framed = Framed(rows, np.ones((1, rows.m)), np.ones((1, rows.size)), exists[None, :, None])
     problem = HardMargin(framed, b, b, np.array([[2.0]]), b > 0)
-    lam = solve_dual(problem, np.full_like(b, 1 / max(exists.sum(), 1.0)), tol=1e-15)[0]
-    return np.asarray(lam[0])
+    return np.asarray(solve_dual(problem, np.full_like(b, 1 / max(exists.sum(), 1.0)), tol=1e-15).lam[0])
 
 
 def _judge(rows: Rows, exists: Array) -> Verdict:
-    lam = None
     if rows.m * rows.size <= LARGEST_ACTIVE_SET:
         matrix = np.concatenate([rows.dense()[0].T, exists[None]])
-        try:
+        with suppress(RuntimeError):  # cycling on degenerate rows
             lam = nnls(matrix, np.append(np.zeros(rows.size), 1.0))[0]
-        except RuntimeError:  # cycling on degenerate rows
-            lam = None
-    verdict = None if lam is None else _verdict(rows, lam * exists, exists)
-    if verdict is None or verdict.feasible is None:
-        verdict = _verdict(rows, _interior(rows, exists) * exists, exists)
-    return verdict
+            verdict = _verdict(rows, lam * exists, exists)
+            if verdict.feasible is not None:
+                return verdict
+    return _verdict(rows, _interior(rows, exists) * exists, exists)
 
 
 def _verdict(rows: Rows, lam: Array, exists: Array) -> Verdict:

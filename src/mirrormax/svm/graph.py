@@ -114,8 +114,7 @@ def luce_strengths(samples: Sequence[Sample], graph: PriorityGraph) -> Array:
             members = np.flatnonzero(graph.component[k] == label)
             seen = [(tokens, y) for tokens, y in checked if tokens[-1] == k and y in members]
             times = np.array([np.bincount(tokens, minlength=size)[members] for tokens, _ in seen], dtype=np.float64)
-            won = np.array([int(np.flatnonzero(members == y)[0]) for _, y in seen])
-            h[k, members] = _luce(times, won)
+            h[k, members] = _luce(times, np.searchsorted(members, [y for _, y in seen]))
     return h
 
 

@@ -95,14 +95,9 @@ def joint_limit(
     if not ((rho >= 0) & np.isfinite(rho)).all():
         raise ValueError(f"ratio must be a finite number of at least 0, got {ratio!r}; 1 is that of normalised steps.")
     present = np.ones(problem.X.shape[-3:-1], dtype=bool) if problem.mask is None else problem.mask
-    relaxed = _Relaxed(
-        X=flat(problem.X, shape, 3),
-        z=flat(problem.z, shape, 2),
-        alpha=flat(problem.alpha, shape, 1),
-        mask=flat(present, shape, 2),
-        spare=rho[:, None] * flat(spare, shape, 1),
-        p=exponents,
-    )
+    tokens, queries, chosen = flat(problem.X, shape, 3), flat(problem.z, shape, 2), flat(problem.alpha, shape, 1)
+    missing = rho[:, None] * flat(spare, shape, 1)
+    relaxed = _Relaxed(tokens, queries, chosen, flat(present, shape, 2), missing, exponents)
     about = f"joint_limit, p={shown(p)}, ratio={shown(ratio)}"
     return relaxed.solved(tol).solution(shape, "W", about, device_of(X, y, z, alpha), throw)
 
@@ -130,9 +125,8 @@ class _Relaxed(Members):
         W, dual = np.full((size, *self.X.shape[-1:] * 2), np.nan), np.zeros(self.rows.shape)
         gap, iterations = np.full(size, np.inf), np.zeros(size, dtype=np.intp)
         sigma, refuted = self._start(tol)
-        alive = np.array([k not in refuted for k in range(size)])
+        members = np.array([k for k in range(size) if k not in refuted], dtype=np.intp)
         for _ in range(ROUNDS):
-            members = np.flatnonzero(alive)
             if not len(members):
                 break
             part, before = self.take(members), sigma[members]
@@ -146,11 +140,19 @@ class _Relaxed(Members):
             newton = (part._norm(np.nan_to_num(solution.W)) + fall * before) / (1 + fall)
             sigma[members] = np.where(np.isfinite(solution.gap), newton, 2 * before)
             stuck = np.abs(sigma[members] / np.maximum(before, 1e-300) - 1) < 1e-15
-            alive[members] = (gap[members] > tol) & ~stuck
+            members = members[(gap[members] > tol) & ~stuck]
         for k, solution in refuted.items():
             dual[k] = solution.dual
+        finite = np.isfinite(gap)
+        with np.errstate(invalid="ignore"):
+            margins = self._margins(W)
+            active = margins <= 1 + support_tolerance(gap)[:, None, None]
+            margin = np.where(finite, 1 / self._norm(W), 0.0)
+            violation = np.where(finite, np.maximum(1 - margins.min((1, 2)), 0), np.inf)
+        support = np.where(finite[:, None, None], active, dual > 0)
+        proof = Certificate(W, dual, margin, gap, violation, support, np.zeros_like(support))
         status = [str(refuted[k].status) if k in refuted else _status(gap[k], tol) for k in range(size)]
-        return Solved(self._proof(W, dual, gap), iterations, status, np.ones(size, dtype=bool))
+        return Solved(proof, iterations, status, np.ones(size, dtype=bool))
 
     def _start(self, tol: float) -> tuple[Array, dict[int, Solution]]:
         """σ to the left of the root, and the problems that have none, refuted by the label support vectors.
@@ -179,9 +181,8 @@ class _Relaxed(Members):
         if idle.any():
             sigma[idle] /= 2
             return self._at(sigma, tol)
-        sides = None if (right == 1).all() else right
-        settings = {"p": self.p, "mask": self.mask, "tol": INNER * tol}
-        return att_svm(self.X, self.z, self.alpha, rhs=sides, **settings, throw=False)
+        settings = {"p": self.p, "mask": self.mask, "tol": INNER * tol, "throw": False}
+        return att_svm(self.X, self.z, self.alpha, rhs=None if (right == 1).all() else right, **settings)
 
     def _norm(self, W: Array) -> Array:
         return p_norm(W.reshape(len(W), -1), self.p)
@@ -203,16 +204,6 @@ class _Relaxed(Members):
             gap = np.where((t > 0) & np.isfinite(size), 1 - t * multipliers.sum((1, 2)), np.inf)
             weights = unit / np.where(t > 0, t, np.nan)[:, None, None]
         return np.where(gap > -1e-8, np.maximum(gap, EPS), np.inf), weights, multipliers
-
-    def _proof(self, W: Array, dual: Array, gap: Array) -> Certificate:
-        finite = np.isfinite(gap)
-        with np.errstate(invalid="ignore"):
-            margins = self._margins(W)
-            active = margins <= 1 + support_tolerance(gap)[:, None, None]
-            margin = np.where(finite, 1 / self._norm(W), 0.0)
-            violation = np.where(finite, np.maximum(1 - margins.min((1, 2)), 0), np.inf)
-        support = np.where(finite[:, None, None], active, dual > 0)
-        return Certificate(W, dual, margin, gap, violation, support, np.zeros_like(support))
 
 
 def _status(gap: float, tol: float) -> str:

@@ -19,8 +19,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from mirrormax.svm._types import HardMargin, Members
-from mirrormax.svm.rows import Array, Bools, FlatRows, Index, Rows, dot, longest_step, power
+from mirrormax.svm._types import Answer, HardMargin, Members
+from mirrormax.svm.rows import Array, Bools, FlatRows, Index, dot, longest_step, power
 from mirrormax.svm.systems import MANY_PAIRS, Factor, Implicit, System
 
 BACKTRACKS = 6
@@ -29,38 +29,25 @@ ACCURACY = 0.01, 1e-6, 1e-12  # of the gap, at most and at least: how well a sys
 CURVATURE_FLOOR = 0.9  # tuned: 1.5 and more fails at p = 10, 0.1 and less is slow
 
 P = TypeVar("P", "DualPoint", "PrimalPoint")
+D = TypeVar("D", bound="DualPoint")
 
 
-def solve_dual(
-    problem: HardMargin, lam: Array, tol: float, limit: int = 60, slack: float = 1.0
-) -> tuple[Array, Array, Index]:
-    """p ≤ 2: multipliers (B, m), their relative gaps (B,) and iterations (B,), from a positive start ``lam``.
+def solve_dual(problem: HardMargin, lam: Array, tol: float, limit: int = 60, slack: float = 1.0) -> Answer:
+    """p ≤ 2: the best multipliers seen, from a positive start ``lam``.
 
     ``slack`` is the smallest that a row begins with; where ``lam`` is a good guess, less than 1 saves steps.
-
-    Problems whose gap stays above ``tol`` come with the best multipliers seen.
     """
     point = DualPoint.at(problem, lam)
     point.s = problem.inequalities(np.maximum(point.v - problem.b, slack))
-    best = follow(problem, point, tol, limit, patience=12)
-    return best.arrays[0], best.gap, best.iterations
+    return follow(problem, point, tol, limit, patience=12)
 
 
-def solve_primal(problem: HardMargin, w: Array, tol: float, limit: int = 150) -> tuple[Array, Array, Array, Index]:
-    """p > 2: weights (B, N), multipliers (B, m), relative gaps (B,), iterations (B,), from A w > b."""
-    start = PrimalPoint.at(problem, w, np.ones_like(problem.b))
-    mu = 0.1 * dot(start.power * w, w)[:, None] / problem.count()
-    lam = problem.inequalities(mu / problem.inequalities(start.s, 1.0))
-    best = follow(problem, PrimalPoint.at(problem, w, lam), tol, limit, patience=25)
-    return best.arrays[1], best.arrays[0], best.gap, best.iterations
-
-
-def follow(problem: HardMargin, point: P, tol: float, limit: int, patience: int) -> Progress:
+def follow(problem: HardMargin, point: P, tol: float, limit: int, patience: int) -> Answer:
     """Step until every problem is done, or no longer makes progress."""
-    progress = Progress(tol, patience, *point.answer())
+    progress = Progress(tol, patience, point.w, point.lam)
     for step in range(limit + 1):
         gap = point.relative_gap(problem)
-        done = progress.record(step, gap, *point.answer())
+        done = progress.record(step, gap, point.w, point.lam)
         if step == limit or done.all():
             break
         # Dropping problems copies the rows of the others: worth it once a few are done.
@@ -68,8 +55,7 @@ def follow(problem: HardMargin, point: P, tol: float, limit: int, patience: int)
             keep = progress.retire(done)
             problem, point, gap = problem.take(keep), point.take(keep), gap[keep]
         point = advance(problem, point, gap)
-    progress.finish()
-    return progress
+    return progress.best
 
 
 def advance(problem: HardMargin, point: P, gap: Array) -> P:
@@ -110,16 +96,6 @@ def advance(problem: HardMargin, point: P, gap: Array) -> P:
         move = point.direction(problem, factor, weight, target, residual)
         new.put(members, _safeguard(problem.take(members), point.take(members), move.take(members), t[members]))
     return new
-
-
-def factor_of(rows: Rows, weight: Array, diagonal: Array, gap: Array) -> Factor | Implicit:
-    """What solves systems with A diag(D) Aᵀ + diag(Δ), D (B, N) and Δ (B, m), well enough for this gap."""
-    if isinstance(rows, FlatRows) and len(rows.present) ** 2 * rows.size > MANY_PAIRS:
-        share, most, least = ACCURACY
-        return Implicit(rows, weight, diagonal, min(most, max(share * float(gap.min()), least)))
-    matrices = rows.gram(weight)
-    np.einsum("bii->bi", matrices)[...] += diagonal
-    return Factor(matrices)
 
 
 def _line_search(problem: HardMargin, point: P, move: Move, length: Array, residual: Array) -> tuple[P, Bools]:
@@ -164,9 +140,6 @@ def _safeguard(problem: HardMargin, point: P, move: Move, t: Array) -> P:
     return new.centred(problem, t)
 
 
-D = TypeVar("D", bound="DualPoint")
-
-
 @dataclass
 class Move(Members):
     """A direction for λ, s and w."""
@@ -181,6 +154,8 @@ class Point(Members):
 
     lam: Array
     s: Array
+    w: Array
+    u: Array
     guarded_from_centre = False  # whether a safeguarded step wants λ∘s = t before it
 
     def multipliers(self, problem: HardMargin) -> Array:
@@ -192,7 +167,12 @@ class Point(Members):
         return problem.inequalities(dlam)
 
     def system(self, problem: HardMargin, weight: Array, gap: Array) -> System:
-        return factor_of(problem.rows, weight, self.s / self.multipliers(problem), gap)
+        """What solves systems with A diag(D) Aᵀ + diag(s/λ), D (B, N) the weight, well enough for this gap."""
+        rows, diagonal = problem.rows, self.s / self.multipliers(problem)
+        if isinstance(rows, FlatRows) and len(rows.present) ** 2 * rows.size > MANY_PAIRS:
+            share, most, least = ACCURACY
+            return Implicit(rows, weight, diagonal, min(most, max(share * float(gap.min()), least)))
+        return Factor(rows.gram(weight), diagonal)
 
 
 @dataclass
@@ -214,9 +194,6 @@ class DualPoint(Point):
         steep = power(u, problem.q - 2)
         w = steep * u
         return cls(lam, np.empty_like(lam), u, w, (problem.q - 1) * steep, problem.rows.fwd(w))
-
-    def answer(self) -> tuple[Array, ...]:
-        return (self.lam,)
 
     def relative_gap(self, problem: HardMargin) -> Array:
         """1 − lb/ub = 1 − (bᵀλ)(min v/b)/⟨u, w⟩, over the rows that exist (b > 0)."""
@@ -283,9 +260,6 @@ class PrimalPoint(Point):
         rows = problem.rows
         return cls(lam, problem.inequalities(rows.fwd(w) - problem.b), w, power(w, problem.p - 2), rows.adj(lam))
 
-    def answer(self) -> tuple[Array, ...]:
-        return self.lam, self.w
-
     def relative_gap(self, problem: HardMargin) -> Array:
         """1 − lb/ub with ub = ‖w‖_p / min(A w / b) and lb = bᵀλ / ‖Aᵀλ‖_q, over the rows that exist (b > 0)."""
         p = problem.p[:, 0]
@@ -327,15 +301,11 @@ class PrimalPoint(Point):
     def barrier(self, problem: HardMargin, t: Array) -> Array:
         """(1/p)‖w‖_p^p − t Σ log s."""
         energy = dot(self.power * self.w, self.w) / problem.p[:, 0]
-        with np.errstate(invalid="ignore", divide="ignore"):
-            value: Array = energy - (t * np.log(problem.inequalities(self.s, 1.0))).sum(axis=1)
-        return value
+        return np.asarray(energy - (t * np.log(problem.inequalities(self.s, 1.0))).sum(axis=1))
 
     def slope(self, problem: HardMargin, move: Move, t: Array) -> Array:
-        slope: Array = (self.power * self.w * move.w).sum(axis=1) - (
-            t / problem.inequalities(self.s, 1.0) * move.s
-        ).sum(axis=1)
-        return slope
+        inward = t / problem.inequalities(self.s, 1.0) * move.s
+        return np.asarray((self.power * self.w * move.w).sum(axis=1) - inward.sum(axis=1))
 
     def centred(self, problem: HardMargin, t: Array) -> PrimalPoint:
         centre = t / problem.inequalities(self.s, 1.0)
@@ -353,44 +323,29 @@ def _second_order(at: Array, move: Array, exponent: Array, value: Array, linear:
 
 
 class Progress:
-    """Keeps, for every problem, the arrays with the smallest relative gap, that gap, and the iterations it took.
+    """Keeps, for every problem, the answer with the smallest relative gap, and the iterations it took.
 
     A problem is done when its gap is at most ``tol``, or has not become clearly better for ``patience``
     iterations. An infeasible point (gap above 1) cannot be said to stall.
     """
 
-    def __init__(self, tol: float, patience: int, *arrays: Array) -> None:
-        size = len(arrays[0])
+    def __init__(self, tol: float, patience: int, w: Array, lam: Array) -> None:
         self.tol, self.patience = tol, patience
-        self.arrays = tuple(array.copy() for array in arrays)
-        self.gap, self.iterations = np.full(size, np.inf), np.zeros(size, dtype=np.intp)
-        self._alive = np.arange(size)
-        self._best, self._gap = arrays, np.full(size, np.inf)
-        self._since, self._last = np.zeros(size, dtype=np.intp), np.zeros(size, dtype=np.intp)
+        self.best = Answer(w.copy(), lam.copy(), np.zeros(len(w), dtype=np.intp), np.full(len(w), np.inf))
+        self._alive, self._since = np.arange(len(w)), np.zeros(len(w), dtype=np.intp)
 
-    def record(self, step: int, gap: Array, *arrays: Array) -> Bools:
+    def record(self, step: int, gap: Array, w: Array, lam: Array) -> Bools:
         """Take note of a new iterate of the problems at work; which of them are done."""
-        better = gap < self._gap
-        if better.all():
-            self._best = arrays
-        elif better.any():
-            chosen = better[:, None]
-            self._best = tuple(np.where(chosen, new, old) for new, old in zip(arrays, self._best, strict=True))
-        self._since = np.where((gap < 0.9 * self._gap) | (gap > 1), 0, self._since + 1)
-        self._last = np.where(self._gap <= self.tol, self._last, step)
-        self._gap = np.minimum(gap, self._gap)
-        return (self._gap <= self.tol) | (self._since > self.patience)
+        best, alive, before = self.best, self._alive, self.best.gap[self._alive]
+        better = gap < before
+        best.w[alive[better]], best.lam[alive[better]] = w[better], lam[better]
+        best.iterations[alive[before > self.tol]] = step
+        best.gap[alive] = np.minimum(gap, before)
+        self._since = np.where((gap < 0.9 * before) | (gap > 1), 0, self._since + 1)
+        return (best.gap[alive] <= self.tol) | (self._since > self.patience)
 
     def retire(self, done: Bools) -> Index:
-        """Put the problems that are done away; the positions of the others."""
-        for array, best in zip(self.arrays, self._best, strict=True):
-            array[self._alive] = best
-        self.gap[self._alive], self.iterations[self._alive] = self._gap, self._last
+        """The positions of the problems that are not done, at which work goes on."""
         keep = np.flatnonzero(~done)
-        self._alive, self._best = self._alive[keep], tuple(best[keep] for best in self._best)
-        self._gap, self._since, self._last = self._gap[keep], self._since[keep], self._last[keep]
+        self._alive, self._since = self._alive[keep], self._since[keep]
         return keep
-
-    def finish(self) -> None:
-        """Put everything away."""
-        self.retire(np.ones(len(self._alive), dtype=bool))

@@ -23,7 +23,15 @@ import numpy as np
 from mirrormax.svm.certificate import Certificate
 from mirrormax.svm.rows import Array, BlockRows
 
-NAMES = ("l1", "linf", "spectral", "nuclear", "rows-max", "rows-sum", "k-support")
+DUAL = {
+    "l1": "linf",
+    "linf": "l1",
+    "spectral": "nuclear",
+    "nuclear": "spectral",
+    "rows-max": "rows-sum",
+    "rows-sum": "rows-max",
+    "k-support": "top",
+}
 
 
 @dataclass(frozen=True)
@@ -41,17 +49,6 @@ class Norm:
     def duals(self, u: Array) -> Array:
         """The dual norm of each of (B, N)."""
         return _norm(DUAL[self.name], u.reshape(-1, *self.shape), self.k)
-
-
-DUAL = {
-    "l1": "linf",
-    "linf": "l1",
-    "spectral": "nuclear",
-    "nuclear": "spectral",
-    "rows-max": "rows-sum",
-    "rows-sum": "rows-max",
-    "k-support": "top",
-}
 
 
 def _norm(name: str, w: Array, k: int | None) -> Array:

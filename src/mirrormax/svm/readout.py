@@ -60,10 +60,7 @@ def label_margin(
             "others, and NaN for these.",
             solution,
         )
-    margin: np.float64 | NDArray[np.float64] | Tensor = as_given(
-        np.where(zero, 0.0, np.where(known, solution.margin, np.nan)), device_of(X, y, alpha)
-    )
-    return margin
+    return as_given(np.where(zero, 0.0, np.where(known, solution.margin, np.nan)), device_of(X, y, alpha))
 
 
 @takes_problem
@@ -123,19 +120,11 @@ def class_svm(
     signs = np.eye(classes)[labels][..., None, :] - np.eye(classes)[others]
     rows = (signs[..., None] * points[..., None, None, :]).reshape(*shape, n * (classes - 1), classes * d)
     answer = lp_svm(rows, np.ones(rows.shape[:-1]), p=p, tol=tol, throw=False)
-
-    def out(array: Any) -> Any:
-        return as_given(np.asarray(array), device_of(X, y))
-
-    solution: Solution = replace(
-        answer,
-        weights=out(answer.weights.reshape(*shape, classes, d)),
-        dual=out(spread(np.asarray(answer.dual), others, classes)),
-        support=out(spread(np.asarray(answer.support), others, classes)),
-        **{name: out(getattr(answer, name)) for name in ("margin", "gap", "violation", "iterations")},
-        name="V",
-        about=answer.about.replace("lp_svm", "class_svm"),
-    )
+    arrays = {name: getattr(answer, name) for name in ("margin", "gap", "violation", "iterations", "unique")}
+    arrays |= {name: spread(getattr(answer, name), others, classes) for name in ("dual", "support", "doubt")}
+    arrays["weights"] = answer.weights.reshape(*shape, classes, d)
+    given: dict[str, Any] = {name: as_given(np.asarray(array), device_of(X, y)) for name, array in arrays.items()}
+    solution: Solution = replace(answer, **given, name="V", about=answer.about.replace("lp_svm", "class_svm"))
     if throw:
         raise_if_failed(solution)
     return solution
@@ -169,10 +158,7 @@ def _excess(solution: Solution, margins: Array, device: torch.device | None) -> 
     """ξ (..., n): margins of samples under weights at minimum margin 1, less the smallest, for weights of norm 1."""
     if not np.all(np.asarray(solution.gap) <= 1e-7):
         raise_if_failed(solution)
-    excess: NDArray[np.float64] | Tensor = as_given(
-        np.maximum((margins - 1) * np.asarray(solution.margin)[..., None], 0.0), device
-    )
-    return excess
+    return as_given(np.maximum((margins - 1) * np.asarray(solution.margin)[..., None], 0.0), device)
 
 
 def _checked_classes(X: Any, y: Any, classes: int) -> tuple[NDArray[np.float64], NDArray[np.int64], tuple[int, ...]]:

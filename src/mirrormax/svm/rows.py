@@ -16,6 +16,7 @@ X_i diag(h_ij) X_jᵀ: m² d + n² d e work instead of m² d e.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import TypeAlias
 
@@ -99,7 +100,8 @@ class BlockRows:
         return BlockRows(self.x * kappa[:, None, None, None], self.z)
 
     def dense(self) -> Array:
-        return outer_rows(self.x, self.z)
+        outer = self.x[..., None] * self.z[:, :, None, None, :]
+        return outer.reshape(self.batch, self.m, self.size)
 
     def subset(self, keep: Index) -> Rows:
         """Blocks would not stay equal: the rows of one problem become flat, those of several are written out."""
@@ -211,21 +213,12 @@ Rows: TypeAlias = DenseRows | BlockRows | FlatRows | Framed
 
 def make_rows(x: Array, z: Array) -> Rows:
     """The quickest form for x (B, n, R, d) and z (B, n, e)."""
-    batch, n, per_sample, d = x.shape
-    size = d * z.shape[-1]
-    if batch == 1 and n * per_sample * size > LARGEST_DENSE:
-        owner = np.repeat(np.arange(n), per_sample)
-        return FlatRows(x.reshape(-1, d), owner, z[0])
+    rows = BlockRows(x, z)
+    small = rows.m * rows.size <= LARGEST_DENSE
+    if rows.batch == 1 and not small:
+        return FlatRows(x.reshape(-1, rows.d), np.repeat(np.arange(rows.n), rows.rows), z[0])
     # A single sample has no structure to gain from, and one small problem too little work to pay for it.
-    if (batch == 1 or n == 1) and n * per_sample * size <= LARGEST_DENSE:
-        return DenseRows(outer_rows(x, z))
-    return BlockRows(x, z)
-
-
-def outer_rows(x: Array, z: Array) -> Array:
-    """All x_r z_iᵀ written out, (B, m, d e)."""
-    batch, n, per_sample, d = x.shape
-    return (x[..., None] * z[:, :, None, None, :]).reshape(batch, n * per_sample, d * z.shape[-1])
+    return DenseRows(rows.dense()) if small and (rows.batch == 1 or rows.n == 1) else rows
 
 
 def rounding(rows: Rows, w: Array) -> Array:
@@ -250,8 +243,7 @@ def p_norm(w: Array, p: Array) -> Array:
     """‖w‖_p over the last axis with one p per problem (B,), at any scale."""
     largest = np.abs(w).max(axis=-1, initial=0.0, keepdims=True)
     safe = np.where((largest > 0) & np.isfinite(largest), largest, 1.0)
-    norm: Array = safe[:, 0] * ((np.abs(w) / safe) ** p[:, None]).sum(axis=-1) ** (1 / p)
-    return norm
+    return np.asarray(safe[:, 0] * ((np.abs(w) / safe) ** p[:, None]).sum(axis=-1) ** (1 / p))
 
 
 def dot(a: Array, b: Array) -> Array:
@@ -261,9 +253,5 @@ def dot(a: Array, b: Array) -> Array:
 
 def longest_step(*pairs: tuple[Array, Array]) -> Array:
     """The largest a (B,) with x + a dx ≥ 0 for each pair (x, dx), x > 0."""
-    ratios = [dx / x for x, dx in pairs]
-    steepest = ratios[0]
-    for ratio in ratios[1:]:
-        steepest = np.minimum(steepest, ratio)
-    step: Array = -1 / np.minimum(steepest.min(axis=1), -1e-300)
-    return step
+    steepest = functools.reduce(np.minimum, (dx / x for x, dx in pairs))
+    return np.asarray(-1 / np.minimum(steepest.min(axis=1), -1e-300))

@@ -1,16 +1,10 @@
-"""What a solve returns: the weights, the proof that they are right, and what to do when there are none.
-
-The proof is computed from the original data and the arrays that are returned
-(:class:`~mirrormax.svm.certificate.Certifier`): weights at minimum margin 1 and multipliers, ‖w‖ against 1ᵀλ/‖Aᵀλ‖_*;
-with equality rows and other right-hand sides against bᵀλ/‖Aᵀλ + Bᵀν‖_*.
-"""
+"""What a solve returns: the weights, the proof that they are right, and what to do when there are none."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, Generic
+from typing import Any, Generic, cast
 
 import numpy as np
 import torch
@@ -93,18 +87,17 @@ class Solution(Generic[A]):
     def samples(self) -> A:
         """Boolean ``(..., n)``: the samples with a multiplier; where infeasible, those that contradict each other."""
         positive: Any = self.dual > 0 if self.nu is None else (self.dual > 0) | (self.nu != 0)
-        support: A = positive if self.name == "v" else positive.any(-1)
-        return support
+        return cast("A", positive if self.name == "v" else positive.any(-1))
 
     @property
     def optimal(self) -> bool | NDArray[np.bool_]:
         """Whether each problem was solved to tolerance, as one bool or an array of them."""
-        return _each(self.status, lambda text: text.startswith("optimal"))
+        return _each(self.status, "optimal")
 
     @property
     def infeasible(self) -> bool | NDArray[np.bool_]:
         """Whether each problem was proved infeasible, as one bool or an array of them."""
-        return _each(self.status, lambda text: text.startswith("infeasible"))
+        return _each(self.status, "infeasible")
 
     def __repr__(self) -> str:
         shape = tuple(self.weights.shape)
@@ -133,37 +126,28 @@ class InfeasibleError(NotSolvedError):
 
     @property
     def certificate(self) -> NDArray[Any] | Tensor:
-        dual: NDArray[Any] | Tensor = self.solution.dual
-        return dual
+        return cast("NDArray[Any] | Tensor", self.solution.dual)
 
     @property
     def samples(self) -> NDArray[Any] | Tensor:
-        samples: NDArray[Any] | Tensor = self.solution.samples
-        return samples
+        return cast("NDArray[Any] | Tensor", self.solution.samples)
 
 
 def raise_if_failed(solution: Solution) -> None:
     """Raise for the first problem that failed, infeasible ones first, naming all that did."""
-    if isinstance(solution.status, str):
-        if solution.infeasible:
-            raise InfeasibleError(solution.status, solution)
-        if not solution.optimal:
-            raise NotSolvedError(solution.status, solution)
+    failed, refuted = np.argwhere(~np.asarray(solution.optimal)).tolist(), np.argwhere(solution.infeasible).tolist()
+    if not failed:
         return
-    failed = np.argwhere(~solution.optimal)
-    if not len(failed):
-        return
-    texts = np.array(solution.status, dtype=object)
-    refuted = np.argwhere(solution.infeasible)
-    first = tuple((refuted if len(refuted) else failed)[0])
-    named = ", ".join(str(k[0] if len(k) == 1 else tuple(map(int, k))) for k in failed[:10])
-    more = f" and {len(failed) - 10} more" if len(failed) > 10 else ""
-    where = first[0] if len(first) == 1 else tuple(map(int, first))
-    message = (
-        f"{len(failed)} of {texts.size} problems were not solved (problems {named}{more}); "
-        f"problem {where}: {texts[first]}; use throw=False to keep the others."
-    )
-    raise (InfeasibleError if len(refuted) else NotSolvedError)(message, solution)
+    texts, first = np.array(solution.status, dtype=object), tuple((refuted or failed)[0])
+    message = texts[first]
+    if texts.ndim:
+        *names, where = (str(k[0] if len(k) == 1 else tuple(k)) for k in (*failed[:10], first))
+        more = f" and {len(failed) - 10} more" if len(failed) > 10 else ""
+        message = (
+            f"{len(failed)} of {texts.size} problems were not solved (problems {', '.join(names)}{more}); "
+            f"problem {where}: {message}; use throw=False to keep the others."
+        )
+    raise (InfeasibleError if refuted else NotSolvedError)(message, solution)
 
 
 @dataclass
@@ -182,30 +166,24 @@ class Solved:
         """The same in the shape of the batch, arrays in the kind of the input; it raises for failures if asked to."""
         arrays: dict[str, Any] = {part.name: getattr(self.certificate, part.name) for part in fields(Certificate)}
         arrays |= {"iterations": self.iterations, "unique": self.unique, "nu": self.nu}
-        given = {
-            key: a if a is None else as_given(a.reshape((*shape, *a.shape[1:])), device) for key, a in arrays.items()
-        }
+        for key, array in arrays.items():
+            if array is not None:
+                arrays[key] = as_given(array.reshape((*shape, *array.shape[1:])), device)
         status = np.array(self.status, dtype=object).reshape(shape).tolist()
-        solution: Solution = Solution(**given, status=status, name=name, about=about)
-        _warn_of_doubt(solution)
+        solution: Solution = Solution(**arrays, status=status, name=name, about=about)
+        places = np.argwhere(np.asarray(solution.doubt)).tolist()
+        if places:
+            named = ", ".join(str(tuple(place)) for place in places[:5])
+            more = f" and {len(places) - 5} more" if len(places) > 5 else ""
+            warnings.warn(
+                f"{about}: whether {named}{more} {'are' if len(places) > 1 else 'is'} in solution.support is in doubt "
+                "(see solution.doubt), since weights of a relative gap ε are known to ε^(1/p) only, and multipliers to "
+                "rounding; take a p nearer to 2.",
+                stacklevel=4,  # past this function, the solver, and the one that takes a Problem apart
+            )
         if throw:
             raise_if_failed(solution)
         return solution
-
-
-def _warn_of_doubt(solution: Solution) -> None:
-    """Name the constraints of which it is not known whether they are active."""
-    places = np.argwhere(np.asarray(solution.doubt))
-    if not len(places):
-        return
-    named = ", ".join(str(tuple(place)) for place in places[:5].tolist())
-    more = f" and {len(places) - 5} more" if len(places) > 5 else ""
-    warnings.warn(
-        f"{solution.about}: whether {named}{more} {'are' if len(places) > 1 else 'is'} in solution.support is in doubt "
-        "(see solution.doubt), since weights of a relative gap ε are known to ε^(1/p) only, and multipliers to "
-        "rounding; take a p nearer to 2.",
-        stacklevel=5,  # past this function, its caller, the solver, and the one that takes a Problem apart
-    )
 
 
 def device_of(*arrays: Any) -> torch.device | None:
@@ -213,13 +191,13 @@ def device_of(*arrays: Any) -> torch.device | None:
     return next((array.device for array in arrays if isinstance(array, Tensor)), None)
 
 
-def as_given(array: Any, device: torch.device | None) -> Any:
+def as_given(array: Any, device: torch.device | None) -> NDArray[Any] | Tensor:
     """An array in the kind of the arguments: a tensor on their device, or numpy."""
-    return array[()] if device is None else torch.from_numpy(np.array(array)).to(device)
+    return cast("NDArray[Any]", array[()]) if device is None else torch.from_numpy(np.array(array)).to(device)
 
 
-def _each(status: str | list[Any], test: Callable[[str], bool]) -> bool | NDArray[np.bool_]:
-    if isinstance(status, str):
-        return bool(test(status))
+def _each(status: str | list[Any], word: str) -> bool | NDArray[np.bool_]:
+    """Which texts begin with the word."""
     texts = np.array(status, dtype=object)
-    return np.array([bool(test(text)) for text in texts.ravel()], dtype=bool).reshape(texts.shape)
+    flags = np.array([text.startswith(word) for text in texts.ravel()], dtype=bool).reshape(texts.shape)
+    return flags if texts.ndim else bool(flags)

@@ -92,8 +92,7 @@ class Sharpened:
 
     def _dense(self, chosen: Bools) -> Array:
         """These rows written out, (s, N)."""
-        matrix: Array = self.rows.subset(np.flatnonzero(chosen)).dense()[0]
-        return matrix
+        return np.asarray(self.rows.subset(np.flatnonzero(chosen)).dense()[0])
 
 
 def _stationary(A: Array, w: Array, p: float) -> tuple[Array, Array, float]:

@@ -1,12 +1,4 @@
-"""Linear systems (A diag(D) Aᵀ + diag(Δ)) y = r of interior points and Newton steps, in one of these ways:
-
-- :class:`Factor`: the Cholesky factors of a batch of such matrices;
-- :class:`ThinFactor`: by an N × N factor, for far more rows than weights;
-- :class:`Implicit`: the matrix is never written out. All pairs of n samples would take n² d e operations, a product
-  with A D Aᵀ takes n d e. What makes conjugate gradients quick is a matrix nearby that is cheap to factor
-  (:func:`coupled`);
-- :class:`Elimination`: any square matrix in extended precision.
-"""
+"""Linear systems (A diag(D) Aᵀ + diag(Δ)) y = r of interior points and Newton steps, solved in four ways."""
 
 from __future__ import annotations
 
@@ -31,14 +23,15 @@ Long = Any  # numpy.longdouble arrays
 
 
 class Factor:
-    """L Lᵀ = K for K (B, m, m).
+    """L Lᵀ = K + diag(Δ) for K (B, m, m), which is overwritten, and Δ (B, m).
 
     Interior-point matrices lose positive definiteness only by rounding, so a factorisation that breaks
     down is repeated with a diagonal a little larger; the next outer iteration absorbs the difference.
     A matrix that stays indefinite is replaced by its diagonal.
     """
 
-    def __init__(self, matrices: Array) -> None:
+    def __init__(self, matrices: Array, diagonal: Array | float = 0.0) -> None:
+        np.einsum("bii->bi", matrices)[...] += diagonal
         self.single = len(matrices) == 1
         if self.single:
             self.lower = lower_factor(matrices[0])
@@ -53,8 +46,7 @@ class Factor:
     def solve(self, right: Array) -> Array:
         """K⁻¹ right, for right (B, m)."""
         if self.single:
-            solution: Array = dpotrs(self.lower, right[0], lower=1)[0][None]
-            return solution
+            return np.asarray(dpotrs(self.lower, right[0], lower=1)[0][None])
         half = torch.linalg.solve_triangular(self.batched, torch.from_numpy(right)[..., None], upper=False)
         out = torch.linalg.solve_triangular(self.batched.mT, half, upper=True)
         return np.asarray(out[..., 0].numpy())
@@ -85,12 +77,15 @@ class ThinFactor:
     def _once(self, right: Array) -> Array:
         scaled = right / self.diagonal
         inner = dpotrs(self.lower, self.half.T @ scaled, lower=1)[0]
-        once: Array = scaled - (self.half @ inner) / self.diagonal
-        return once
+        return np.asarray(scaled - (self.half @ inner) / self.diagonal)
 
 
 class Implicit:
-    """The inverse of A diag(D) Aᵀ + diag(Δ) for D (1, N) and Δ (1, m), to a relative residual of ``tol``."""
+    """The inverse of A diag(D) Aᵀ + diag(Δ) for D (1, N) and Δ (1, m), to a relative residual of ``tol``.
+
+    The matrix is never written out: all pairs of n samples would take n² d e operations, a product with A D Aᵀ takes
+    n d e. What makes conjugate gradients quick is a matrix nearby that is cheap to factor (:func:`coupled`).
+    """
 
     def __init__(self, rows: FlatRows, weight: Array, diagonal: Array, tol: float) -> None:
         self.rows, self.weight, self.diagonal, self.tol = rows, weight, diagonal, tol
@@ -110,9 +105,7 @@ class Implicit:
             x = np.asarray(conjugate_gradients(apply, right, self.precondition, self.tol, STEPS))
             if np.linalg.norm(right - apply(x)) <= NEARLY * self.tol * np.linalg.norm(right):
                 return x
-            matrices = self.rows.gram(self.weight)
-            np.einsum("bii->bi", matrices)[...] += self.diagonal
-            self.exact = Factor(matrices)
+            self.exact = Factor(self.rows.gram(self.weight), self.diagonal)
         return self.exact.solve(right)
 
 
@@ -143,10 +136,9 @@ def coupled(rows: FlatRows, weight: Array, diagonal: Array | float) -> Callable[
 
 def lower_factor(matrix: Array) -> Array:
     """L with L Lᵀ = K for one K (m, m); what stands above the diagonal is not to be read."""
-    lower: Array
     lower, info = dpotrf(matrix.T, lower=1, clean=0)
     if info == 0:
-        return lower
+        return np.asarray(lower)
     diagonal = np.abs(matrix.diagonal())
     diagonal = np.maximum(diagonal, np.finfo(np.float64).tiny / JITTER + JITTER * diagonal.max())
     for attempt in range(ATTEMPTS):
@@ -154,15 +146,20 @@ def lower_factor(matrix: Array) -> Array:
         np.einsum("ii->i", trial)[...] += diagonal * JITTER * 10.0**attempt
         lower, info = dpotrf(trial, lower=1, clean=0)
         if info == 0:
-            return lower
+            return np.asarray(lower)
     return np.diag(np.sqrt(diagonal))
 
 
 class Elimination:
-    """P R M C = L U for a square M, with R and C powers of two that bring all rows and columns to one size."""
+    """P R M C = L U for a square M in extended precision: R, C, powers of two, bring rows and columns to one size."""
 
     def __init__(self, matrix: Long) -> None:
-        self.row, self.column = _equilibrate(np.abs(matrix))
+        size = np.abs(matrix)
+        self.row, self.column = np.ones(len(size), dtype=size.dtype), np.ones(len(size), dtype=size.dtype)
+        for _ in range(6):
+            for axis, scale in ((1, self.row), (0, self.column)):
+                largest = (self.row[:, None] * size * self.column).max(axis=axis)
+                scale *= np.where(largest > 0, np.ldexp(np.longdouble(1.0), -(np.frexp(largest)[1] // 2)), 1.0)
         self.factors = self.row[:, None] * matrix * self.column
         self.order = np.arange(len(matrix))
         for k in range(len(matrix) - 1):
@@ -183,15 +180,6 @@ class Elimination:
             x[k] /= self.factors[k, k]
             x[:k] -= self.factors[:k, k] * x[k]
         return (self.column * x)[None]
-
-
-def _equilibrate(size: Long) -> tuple[Long, Long]:
-    row, column = np.ones(len(size), dtype=size.dtype), np.ones(len(size), dtype=size.dtype)
-    for _ in range(6):
-        for axis, scale in ((1, row), (0, column)):
-            largest = (row[:, None] * size * column).max(axis=axis)
-            scale *= np.where(largest > 0, np.ldexp(np.longdouble(1.0), -(np.frexp(largest)[1] // 2)), 1.0)
-    return row, column
 
 
 System: TypeAlias = Factor | ThinFactor | Implicit | Elimination

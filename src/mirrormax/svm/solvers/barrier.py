@@ -30,7 +30,7 @@ import numpy as np
 from mirrormax.svm._types import Answer, HardMargin, Members, Unit
 from mirrormax.svm.loop import Progress
 from mirrormax.svm.norms import Norm
-from mirrormax.svm.rows import Array, BlockRows, Index, longest_step, outer_rows
+from mirrormax.svm.rows import Array, BlockRows, longest_step
 from mirrormax.svm.solvers.interior import judge_problem
 from mirrormax.svm.systems import Factor
 
@@ -39,36 +39,26 @@ SHRINK = 0.2  # of μ, when the step was short
 CLOSE = 1.0  # squared length of a step in the local norm, below which it is short
 FRACTION = 0.75  # of the way to the ball's boundary that a step may take
 CHUNK = 256  # problems at once: more gains nothing
+LIMIT, PATIENCE = 200, 40  # steps, and those after which a gap that has not become better will not
 
 
 class Ball:
     """The barrier F of a unit ball at matrices M (B, D, D), with further variables ``inner`` (B, k) of its own or none.
 
     Where there are such variables, F' and F'' are those of F minimised over them, by one step of Newton's method.
+
+    ``gradient``            F'(M)
+    ``curved(E, inverse)``  F'' E for E (B, D, D), or F''⁻¹ E
+    ``gram(x, z, inverse)`` ⟨x_r z_iᵀ, F''(x_s z_jᵀ)⟩ (B, m, m) of rows x (B, n, R, D) and z (B, n, D), or with F''⁻¹
+    ``reach(E, followed)``  a length (B,) along E, and along this step of the further variables, that stays in the ball
     """
 
     size: Array  # the norm of M, (B,)
-    gradient: Array  # F'(M), (B, D, D)
     loose: Array | float = 0.0  # squared length (B,) of the step of the further variables, M being fixed
-
-    def __init__(self, M: Array, inner: Array, k: int) -> None:
-        raise NotImplementedError
-
-    def curved(self, E: Array, inverse: bool) -> Array:
-        """F'' E for E (B, D, D), or F''⁻¹ E."""
-        raise NotImplementedError
-
-    def gram(self, x: Array, z: Array, inverse: bool) -> Array:
-        """⟨x_r z_iᵀ, F''(x_s z_jᵀ)⟩ (B, m, m) of rows x (B, n, R, D) and z (B, n, D), or the same with F''⁻¹."""
-        raise NotImplementedError
 
     def followed(self, E: Array) -> Array:
         """The step (B, k) of the further variables that goes with E (B, D, D)."""
         return np.zeros((len(E), 0))
-
-    def reach(self, E: Array, followed: Array) -> Array:
-        """A length (B,) along E, and along this step of the further variables, that stays in the ball."""
-        raise NotImplementedError
 
 
 class SpectralBall(Ball):
@@ -200,7 +190,7 @@ class TopBall(Ball):
         return np.asarray(self.diagonal * e - less + more).reshape(self.shape)
 
     def gram(self, x: Array, z: Array, inverse: bool) -> Array:
-        rows = outer_rows(x, z)
+        rows = BlockRows(x, z).dense()
         less, more = (rows @ vector[..., None] for vector in (self.less, self.more))
         straight = (rows * self.diagonal[:, None]) @ rows.swapaxes(1, 2)
         return np.asarray(straight - less * less.swapaxes(1, 2) + more * more.swapaxes(1, 2))
@@ -220,11 +210,10 @@ class TopBall(Ball):
 
 def _roots(room: Array, fall: Array, bend: Array) -> Array:
     """The first a > 0 (B,) at which some room − fall a − bend a², (B, r), is zero; room > 0 and bend ≥ 0."""
-    with np.errstate(divide="ignore"):
-        return np.asarray((2 * room / (fall + np.sqrt(fall**2 + 4 * room * bend))).min(axis=1))
+    return np.asarray((2 * room / (fall + np.sqrt(fall**2 + 4 * room * bend))).min(axis=1))
 
 
-BALLS: dict[str, type[Ball]] = {
+BALLS: dict[str, type[SpectralBall | RowsBall | TopBall]] = {
     "spectral": SpectralBall,
     "nuclear": SpectralBall,
     "rows-max": RowsBall,
@@ -233,12 +222,12 @@ BALLS: dict[str, type[Ball]] = {
 }
 
 
-def solve_barrier(unit: Unit, norm: Norm, tol: float, limit: int = 200) -> Answer:
+def solve_barrier(unit: Unit, norm: Norm, tol: float) -> Answer:
     """Weights and multipliers of every problem; infeasible ones with their verdict."""
     (size, _, _, d), e = unit.x.shape, unit.z.shape[-1]
     wide = max(d, e)  # zeros beside a matrix change none of these norms
-    padded = replace(unit, x=_padded(unit.x, wide), z=_padded(unit.z, wide))
-    problem = padded.problem(np.full(size, 2.0), tol, large=True)
+    x, z = np.pad(unit.x, [(0, 0)] * 3 + [(0, wide - d)]), np.pad(unit.z, [(0, 0)] * 2 + [(0, wide - e)])
+    problem = replace(unit, x=x, z=z).problem(np.full(size, 2.0), tol, large=True)
     answer = Answer.empty(size, d * e, problem.rows.m)
     start = np.zeros((size, wide, wide))
     for k in range(size):
@@ -246,18 +235,13 @@ def solve_barrier(unit: Unit, norm: Norm, tol: float, limit: int = 200) -> Answe
         start[k, :d, :e] = verdict.w.reshape(d, e)
         if not verdict.feasible:
             answer.verdicts[k] = verdict
-    feasible = np.array([k for k in range(size) if k not in answer.verdicts], dtype=np.intp)
+    feasible = np.flatnonzero([verdict is None for verdict in answer.verdicts])
     for first in range(0, len(feasible), CHUNK):
         members = feasible[first : first + CHUNK]
-        W, answer.lam[members], answer.iterations[members] = follow_path(
-            problem.take(members), start[members], replace(norm, shape=(wide, wide)), tol, limit
-        )
-        answer.w[members] = W.reshape(-1, wide, wide)[:, :d, :e].reshape(len(members), -1)
+        best = follow_path(problem.take(members), start[members], replace(norm, shape=(wide, wide)), tol)
+        w = best.w.reshape(-1, wide, wide)[:, :d, :e].reshape(len(members), -1)
+        answer.put(members, replace(best, w=w))
     return answer
-
-
-def _padded(rows: Array, wide: int) -> Array:
-    return np.pad(rows, [(0, 0)] * (rows.ndim - 1) + [(0, wide - rows.shape[-1])])
 
 
 @dataclass
@@ -273,16 +257,11 @@ class Point(Members):
     nu: Array
 
 
-def follow_path(
-    problem: HardMargin, W: Array, norm: Norm, tol: float, limit: int, patience: int = 40
-) -> tuple[Array, Array, Index]:
-    """The best W (B, N) and λ (B, m) by relative gap of every problem, from feasible W (B, D, D), and steps taken.
-
-    A problem whose gap has not become better for ``patience`` steps will not.
-    """
+def follow_path(problem: HardMargin, W: Array, norm: Norm, tol: float) -> Answer:
+    """The best answer to every problem by relative gap, from feasible W (B, D, D)."""
     point = _start(problem, W, norm)
-    progress = Progress(tol, patience, W.reshape(len(W), -1), point.lam)
-    for step in range(limit):
+    progress = Progress(tol, PATIENCE, W.reshape(len(W), -1), point.lam)
+    for step in range(LIMIT):
         new, gap, W, lam = _step(problem, point, norm)
         done = progress.record(step + 1, gap, W.reshape(len(W), -1), lam)
         done |= ~((new.y > 0).all(axis=1) & np.isfinite(new.W).all(axis=(1, 2)) & np.isfinite(new.lam).all(axis=1))
@@ -292,9 +271,7 @@ def follow_path(
         if done.all():
             break
         point = new
-    else:
-        progress.finish()
-    return progress.arrays[0], progress.arrays[1], progress.iterations
+    return progress.best
 
 
 def _start(problem: HardMargin, W: Array, norm: Norm) -> Point:
@@ -320,15 +297,14 @@ def _start(problem: HardMargin, W: Array, norm: Norm) -> Point:
 def _step(problem: HardMargin, point: Point, norm: Norm) -> tuple[Point, Array, Array, Array]:
     """The next point; the relative gap (B,) of W and λ, and these: the one that no ball holds takes the whole step."""
     rows, own, mu = cast(BlockRows, problem.rows), norm.name in OWN, point.mu
-    aim, above, pull = problem.aim, problem.above, _matrices(rows, point.lam)
+    aim, above, pull = problem.aim, problem.above, rows.adj(point.lam).reshape(point.W.shape)
     ball = BALLS[norm.name](point.W if own else pull, point.inner, norm.k or 0)
     weight = (1 / point.nu if own else point.nu)[:, None, None]
     lam, v = np.where(above, point.lam, 1.0), rows.fwd(point.W)
     matrices = weight * ball.gram(rows.x, rows.z, own)
     # A row that does not exist is zero and keeps its multiplier at zero.
     diagonal = np.where(above, point.y / lam, np.where(problem.exists, 0.0, 1.0))
-    np.einsum("bii->bi", matrices)[...] += diagonal
-    factor = Factor(matrices)
+    factor = Factor(matrices, diagonal)
     base = mu[:, None, None] * ball.gradient
     base = weight * ball.curved(pull - base, own) if own else base - point.W
     centre = mu[:, None] / lam
@@ -338,7 +314,7 @@ def _step(problem: HardMargin, point: Point, norm: Norm) -> tuple[Point, Array, 
         turn = factor.solve(aim)
         ds = (1 - (aim * (point.lam + dlam)).sum(axis=1)) / (aim * turn).sum(axis=1)
         dlam = dlam + ds[:, None] * turn
-    dpull = _matrices(rows, dlam)
+    dpull = rows.adj(dlam).reshape(pull.shape)
     dW = base + weight * ball.curved(dpull, own)
     # From λ∘y and not from A dW, which rounds a small y away.
     dy = np.where(above, centre - point.y - diagonal * dlam, 0.0)
@@ -369,8 +345,3 @@ def _gap(problem: HardMargin, ball: Ball, norm: Norm, W: Array, v: Array, lam: A
     other = norm.duals(problem.rows.adj(lam)) if norm.name in OWN else norm.sizes(W)
     gap = 1 - (problem.gain * lam).sum(axis=1) * margin / np.maximum(ball.size * other, 1e-300)
     return np.asarray(np.where((margin > 0) & np.isfinite(gap), gap, np.inf))
-
-
-def _matrices(rows: BlockRows, lam: Array) -> Array:
-    """Aᵀλ as (B, D, D)."""
-    return rows.adj(lam).reshape(len(lam), rows.d, rows.e)

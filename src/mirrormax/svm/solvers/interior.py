@@ -21,10 +21,10 @@ import numpy as np
 from scipy.linalg import solve_triangular
 from scipy.optimize import nnls
 
-from mirrormax.svm._types import Answer, HardMargin, Verdict
+from mirrormax.svm._types import Answer, HardMargin, Verdict, project
 from mirrormax.svm.feasibility import judge, judge_general
-from mirrormax.svm.loop import CURVATURE_FLOOR, DualPoint, Move, PrimalPoint, follow, solve_dual, solve_primal
-from mirrormax.svm.rows import Array, Bools, DenseRows, Index, dot, p_norm
+from mirrormax.svm.loop import CURVATURE_FLOOR, DualPoint, Move, PrimalPoint, follow, solve_dual
+from mirrormax.svm.rows import Array, DenseRows, dot, p_norm
 from mirrormax.svm.systems import Elimination, Long, System
 
 START_GAP = 0.2  # how well p = 2 is solved for a strictly feasible start at p > 2
@@ -56,6 +56,9 @@ def solve_interior(
         if len(members):
             part = problem if len(members) == len(p) else problem.take(members)
             answer.put(members, solve(part, tol, None if guess is None else guess[members]))
+    for k in np.flatnonzero(answer.gap > tol):
+        own = np.array([k])
+        answer.put(own, _patiently(problem.take(own), tol, answer.take(own)))
     return answer
 
 
@@ -94,16 +97,28 @@ def is_small(problem: HardMargin) -> bool:
 def solve_extended(problem: HardMargin, tol: float, start: Array | None = None) -> Answer:
     """One problem with the whole system in ``numpy.longdouble``, from weights (N,) with A w > 0 or phase 0."""
     answer = Answer.empty(1, problem.rows.size, problem.rows.m)
-    exists = problem.exact[0] > 0
+    exists, p = problem.exact[0] > 0, float(problem.p[0, 0])
     if start is None:
         verdict = judge(problem.rows, exists.astype(np.float64))
         answer.verdicts[0] = verdict
         if not verdict.feasible:
             return answer
         start = verdict.w
-    extended = _in_long_double(problem.subset(np.flatnonzero(exists)), start[None], tol)
-    answer.w, answer.iterations = extended.w, extended.iterations
-    answer.lam[0, exists] = extended.lam[0]
+    part = problem.subset(np.flatnonzero(exists))
+    b: Long = part.exact.astype(np.longdouble)
+    w: Long = start[None].astype(np.longdouble)
+    rows = DenseRows(part.rows.dense().astype(np.longdouble))
+    w = w / (rows.fwd(w) / b).min()
+    # A power of two, at which w has entries near 1: nothing is rounded on the way there and back.
+    size = p_norm(w, problem.p[:, 0])[0] / w.size ** (1 / p)
+    kappa = np.ldexp(np.longdouble(1.0), int(np.frexp(size)[1]))
+    scaled = HardMargin(DenseRows(rows.matrix * kappa), b, b, problem.p, b > 0)
+    point = WholePoint.at(scaled, LONG_ROOM * w / kappa, np.ones_like(b))
+    lam = 0.1 * (np.abs(point.w) ** p).sum() / (b.size * point.s)
+    best = follow(scaled, WholePoint.at(scaled, point.w, lam), tol, LONG_STEPS, LONG_PATIENCE)
+    # Multipliers with the same ratios stay the same when they are rounded.
+    answer.w, answer.iterations = (best.w * kappa).astype(np.float64), best.iterations
+    answer.lam[0, exists] = (best.lam[0] / best.lam.max()).astype(np.float64)
     return answer
 
 
@@ -130,48 +145,33 @@ def active_set(problem: HardMargin) -> Array | None:
 
 def _low(problem: HardMargin, tol: float, guess: Array | None) -> Answer:
     """p ≤ 2: in the multipliers."""
-    lam, gap, iterations = solve_dual(*problem.dual_start(guess), tol, slack=1.0 if guess is None else GUESSED_SLACK)
-    return _retried(problem, tol, Answer(problem.mirror(lam), lam, iterations, gap))
+    answer = solve_dual(*problem.dual_start(guess), tol, slack=1.0 if guess is None else GUESSED_SLACK)
+    return replace(answer, w=problem.mirror(answer.lam))
 
 
 def _high(problem: HardMargin, tol: float, start: Array | None) -> Answer:
     """p > 2: p = 2 roughly, for a strictly feasible start, then in the weights."""
     answer = Answer.empty(len(problem), problem.rows.size, problem.rows.m)
-    if start is None:
-        start, answer.iterations[:] = _rough_start(problem)
+    if start is None:  # exact for one small problem, rough for a batch
+        euclid = problem.at(2.0)
+        if problem.equal is not None:
+            more = np.where(problem.above & (problem.exact <= 0), RAISED, 0.0)
+            euclid = replace(euclid, b=problem.b + more, exact=problem.exact + more)
+        lam = active_set(euclid) if is_small_euclidean(euclid) else None
+        if lam is None:
+            rough = solve_dual(*euclid.dual_start(), START_GAP)
+            lam, answer.iterations = rough.lam, rough.iterations
+        start = project(problem.rows, problem.equal, problem.rows.adj(lam))
     smallest = problem.smallest_margin(problem.rows.fwd(start))
-    inside = np.flatnonzero((smallest > 0) & _inside(problem, start, smallest))
+    room = smallest > 0
+    if problem.equal is not None:  # as :func:`_from_start` scales it, in the rows with b ≤ 0 too
+        slack = problem.rows.fwd(START_ROOM * start / smallest[:, None]) - problem.b
+        room &= (problem.inequalities(slack, 1.0) > 0).all(axis=1)
+    inside = np.flatnonzero(room)
     if len(inside):
         part = problem if len(inside) == len(problem) else problem.take(inside)
         first = _from_start(part, start[inside] / smallest[inside, None], tol)
         answer.put(inside, replace(first, iterations=first.iterations + answer.iterations[inside]))
-    return _retried(problem, tol, answer)
-
-
-def _rough_start(problem: HardMargin) -> tuple[Array, Index | int]:
-    """Weights that solve p = 2, exactly for one small problem and roughly for a batch, and the steps to them."""
-    euclid = problem.at(2.0).raised(RAISED)
-    steps: Index | int = 0
-    lam = active_set(euclid) if is_small_euclidean(euclid) else None
-    if lam is None:
-        lam, _, steps = solve_dual(*euclid.dual_start(), START_GAP)
-    return problem.project(problem.rows.adj(lam)), steps
-
-
-def _inside(problem: HardMargin, w: Array, smallest: Array) -> Bools:
-    """Whether w, scaled as :func:`_from_start` will, has room in the rows with b ≤ 0 too, (B,)."""
-    if problem.equal is None:
-        return np.ones(len(problem), dtype=bool)
-    with np.errstate(all="ignore"):
-        slack = problem.rows.fwd(START_ROOM * w / smallest[:, None]) - problem.b
-    return np.asarray((problem.inequalities(slack, 1.0) > 0).all(axis=1))
-
-
-def _retried(problem: HardMargin, tol: float, answer: Answer) -> Answer:
-    """The same, with more patience where it did not arrive."""
-    for k in np.flatnonzero(answer.gap > tol):
-        own = np.array([k])
-        answer.put(own, _patiently(problem.take(own), tol, answer.take(own)))
     return answer
 
 
@@ -184,7 +184,8 @@ def _patiently(problem: HardMargin, tol: float, answer: Answer) -> Answer:
             answer = replace(other if other.gap[0] < answer.gap[0] else answer, iterations=steps)
             if answer.gap[0] <= (ROUGH if low else tol):
                 break
-    return replace(answer, verdicts={0: verdict})
+    answer.verdicts[0] = verdict
+    return answer
 
 
 def judge_problem(problem: HardMargin) -> Verdict:
@@ -198,8 +199,8 @@ def _low_again(problem: HardMargin, verdict: Verdict, tol: float) -> Iterator[An
     """p ≤ 2: phase 0 solved p = 2; its multipliers, moved inside, have the scale that all-ones did not have."""
     for inside in INSIDE:
         weights = (verdict.lam + inside * np.abs(verdict.lam).mean())[None]
-        lam, gap, iterations = solve_dual(*problem.dual_start(weights), tol, limit=200)
-        yield Answer(problem.mirror(lam), lam, iterations, gap)
+        answer = solve_dual(*problem.dual_start(weights), tol, limit=200)
+        yield replace(answer, w=problem.mirror(answer.lam))
 
 
 def _high_again(problem: HardMargin, verdict: Verdict, tol: float) -> Iterator[Answer]:
@@ -209,7 +210,7 @@ def _high_again(problem: HardMargin, verdict: Verdict, tol: float) -> Iterator[A
     central = verdict.w[None] / (smallest if problem.equal is None else np.maximum(smallest, START_ROOM))
     yield _from_start(problem, central, tol)
     if problem.equal is None:
-        rough = problem.rows.adj(solve_dual(*problem.at(2.0).dual_start(), START_GAP)[0])
+        rough = problem.rows.adj(solve_dual(*problem.at(2.0).dual_start(), START_GAP).lam)
         smallest = problem.smallest_margin(problem.rows.fwd(rough))[:, None]
         if smallest > 0:
             yield _from_start(problem, rough / smallest, tol)
@@ -224,10 +225,13 @@ def _high_again(problem: HardMargin, verdict: Verdict, tol: float) -> Iterator[A
 
 
 def _from_start(problem: HardMargin, w: Array, tol: float) -> Answer:
-    """From A w ≥ b, at the scale where w has entries near 1."""
+    """p > 2: in the weights, from A w ≥ b, at the scale where w has entries near 1."""
     kappa = p_norm(w, problem.p[:, 0])[:, None] / w.shape[1] ** (1 / problem.p)
-    w, lam, gap, iterations = solve_primal(problem.scaled(kappa[:, 0]), START_ROOM * w / kappa, tol)
-    return Answer(w, lam, iterations, gap)
+    problem, w = problem.scaled(kappa[:, 0]), START_ROOM * w / kappa
+    start = PrimalPoint.at(problem, w, np.ones_like(problem.b))
+    mu = 0.1 * dot(start.power * w, w)[:, None] / problem.count()
+    lam = problem.inequalities(mu / problem.inequalities(start.s, 1.0))
+    return follow(problem, PrimalPoint.at(problem, w, lam), tol, limit=150, patience=25)
 
 
 class WholePoint(PrimalPoint):
@@ -254,22 +258,3 @@ class WholePoint(PrimalPoint):
 
     def beyond(self, problem: HardMargin, weight: Array, move: Move, reach: Array) -> Array:
         return np.zeros_like(self.w)
-
-
-def _in_long_double(problem: HardMargin, w: Array, tol: float) -> Answer:
-    """One problem without idle rows in extended precision, from weights (1, N) with A w > 0."""
-    p = float(problem.p[0, 0])
-    b: Long = problem.exact.astype(np.longdouble)
-    rows, w = DenseRows(problem.rows.dense().astype(np.longdouble)), w.astype(np.longdouble)
-    w = w / (rows.fwd(w) / b).min()
-    # A power of two, at which w has entries near 1: nothing is rounded on the way there and back.
-    size = p_norm(w, problem.p[:, 0])[0] / w.size ** (1 / p)
-    kappa = np.ldexp(np.longdouble(1.0), int(np.frexp(size)[1]))
-    scaled = HardMargin(DenseRows(rows.matrix * kappa), b, b, problem.p, b > 0)
-    start = WholePoint.at(scaled, LONG_ROOM * w / kappa, np.ones_like(b))
-    lam = 0.1 * (np.abs(start.w) ** p).sum() / (b.size * start.s)
-    best = follow(scaled, WholePoint.at(scaled, start.w, lam), tol, LONG_STEPS, LONG_PATIENCE)
-    lam, w = best.arrays
-    # Multipliers with the same ratios stay the same when they are rounded.
-    w, lam = (w * kappa).astype(np.float64), (lam / lam.max()).astype(np.float64)
-    return Answer(w, lam, best.iterations, best.gap.astype(np.float64))

@@ -119,10 +119,7 @@ def solve_from(problem: HardMargin, first: Answer, tol: float) -> Answer:
 
 
 def solve_near_margin(problem: HardMargin, first: Answer, tol: float) -> Answer:
-    """One problem at its own p by interior points on the rows near the margin of an answer at p = 2.
-
-    Weights that are best for some rows and violate none of the others are best for all.
-    """
+    """One problem at its own p by interior points on the rows near the margin of an answer at p = 2."""
     active = np.flatnonzero(first.lam[0] > 0)
     chosen = np.union1d(nearest(problem, first.w, max(int(WIDER * len(active)), SMALLEST_SET)), active)
     answer, start, aim = first, first.w, max(ROUGH, tol)
@@ -164,7 +161,6 @@ class Run:
     def __init__(self, problem: HardMargin, tol: float) -> None:
         self.problem, self.rows, self.tol = problem, problem.rows, tol
         self.p, self.q = float(problem.p[0, 0]), float(problem.q[0, 0])
-        self.steps = 0
 
     def solve(self, w: Array, lam: Array) -> Answer:
         """Stage after stage from weights and multipliers, until the gap is at most ``tol`` or nothing is gained."""
@@ -180,8 +176,8 @@ class Run:
                 total = max(float((new * gain).sum()), 1e-300)
                 residual = float(np.abs(gradient * w).sum()) / total
                 move = float((np.abs(new - lam) * gain).sum()) / total
-                if self.note(w, v, new, image) or self.steps >= STEPS or self.stalls():
-                    return self.reached()
+                if self.done(w, v, new, image):
+                    return self.best
                 if k and residual < min(SHARE * move, FIRST_SHARE):
                     break
                 part = cast(FlatRows, self.rows.subset(np.flatnonzero(new[0] > 0)))
@@ -189,19 +185,18 @@ class Run:
                 dv = self.rows.fwd(dw)
                 length = self.zero_slope(w, v, dw, dv, lam, sigma)
                 w, v = w + length * dw, v + length * dv
-                self.steps += 1
+                self.best.iterations += 1
             v = self.rows.fwd(w)  # the sums of many steps have rounded
             lam = new
             if move > SLOW * last:
                 growth = next((growth for most, growth in GROWTH if k <= most), 1.0)
                 sigma *= growth if self.p == 2 else min(growth, CURVED_GROWTH)
             last = move
-            if sigma > HOPELESS or (sigma > DOUBTFUL and not self.separable()):
+            doubtful = sigma > DOUBTFUL and not np.isfinite(self.best.gap[0])
+            refuted = doubtful and _verdict(self.problem, self.best).feasible is False
+            if sigma > HOPELESS or refuted:
                 break
-        return self.reached()
-
-    def reached(self) -> Answer:
-        return Answer.of(self.best.w, self.best.lam, self.best.gap[0], self.steps)
+        return self.best
 
     def mirror(self, x: Array, exponent: float) -> Array:
         """sign(x)|x|^{exponent−1}: ∇ψ for p, its inverse for q."""
@@ -220,32 +215,24 @@ class Run:
         apart = np.abs(gap) > 1e-4 * np.maximum(np.abs(u), np.abs(image))
         return np.where(apart, (self.mirror(image, self.q) - w) / np.where(apart, gap, 1.0), derivative)
 
-    def stalls(self) -> bool:
-        """Whether weights that separate have been found, but hardly better ones since."""
-        since, gap = self.halved
-        if not self.best.gap[0] > 0.5 * gap or not np.isfinite(self.best.gap[0]):
-            self.halved = self.steps, self.best.gap[0]
-        return self.p != 2 and self.steps - since > PATIENCE
-
-    def separable(self) -> bool:
-        """False once the multipliers all but refute it."""
-        return bool(np.isfinite(self.best.gap[0])) or _verdict(self.problem, self.best).feasible is None
-
     def multipliers(self, v: Array, lam: Array, sigma: float) -> Array:
         """λ⁺ = [λ + σ(b − v)]₊; rows that do not exist have b < 0 and v = 0."""
         return np.maximum(lam + sigma * (self.problem.b - v), 0.0)
 
-    def note(self, w: Array, v: Array, lam: Array, image: Array) -> bool:
-        """Keep this pair if its gap is the best; whether that is good enough."""
-        margin = float(self.problem.smallest_margin(v)[0])
+    def done(self, w: Array, v: Array, lam: Array, image: Array) -> bool:
+        """Keep this pair if its gap is the best; whether that is good enough, or hardly better than long ago."""
+        margin, steps = float(self.problem.smallest_margin(v)[0]), int(self.best.iterations[0])
         if margin > 0:
             norms = float(np.linalg.norm(w[0], self.p) * np.linalg.norm(image[0], self.q))
             gap = 1 - float((self.problem.gain * lam).sum()) * margin / max(norms, 1e-300)
             if gap < self.best.gap[0]:
-                self.best = Answer.of(w, lam, gap, self.steps)
+                self.best = Answer.of(w, lam, gap, steps)
         elif not np.isfinite(self.best.gap[0]):
-            self.best = Answer.of(w, lam, np.inf, self.steps)
-        return bool(self.best.gap[0] <= self.tol)
+            self.best = Answer.of(w, lam, np.inf, steps)
+        best, (since, halved) = self.best.gap[0], self.halved
+        if not best > 0.5 * halved or not np.isfinite(best):
+            self.halved = steps, best
+        return bool(best <= self.tol or steps >= STEPS or (self.p != 2 and steps - since > PATIENCE))
 
     def zero_slope(self, w: Array, v: Array, dw: Array, dv: Array, lam: Array, sigma: float) -> float:
         """The t at which φ(w + t dw) is least: a zero of an increasing function, by false position and bisection."""

@@ -69,9 +69,9 @@ def solve_newton(problem: HardMargin, tol: float) -> Answer:
     if not smallest > 0:  # infeasible, or too hard for the quasi-Newton run
         return Answer.empty(1, problem.rows.size, problem.rows.m)
     if 2 < p <= STEEPEST_CLIMB:
-        climbed = climb(problem, w, guess[None], guess_p, tol)
+        climbed = climb(problem, Answer.of(w, guess[None], np.inf, steps), guess_p, tol)
         if climbed is not None:
-            return Answer.of(climbed[0], climbed[1], tol, steps + climbed[2])
+            return climbed
     near = np.flatnonzero((margins < NEAR * smallest) | ((guess > 0) & (problem.b[0] > 0)))
     answer = solve_on_working_set(problem, near, tol, problem.rows.m // 10, w)
     answer.iterations += steps
@@ -143,36 +143,37 @@ def _projected_step(problem: HardMargin, point: DualPoint, gradient: Array, free
     return None
 
 
-def climb(problem: HardMargin, w: Array, lam: Array, p: float, tol: float) -> tuple[Array, Array, int] | None:
-    """w and λ at the p of the problem, from those at a smaller ``p``, and the steps taken; None on failure."""
-    target, steps, growth = float(problem.p[0, 0]), 0, GROWTH
+def climb(problem: HardMargin, answer: Answer, p: float, tol: float) -> Answer | None:
+    """The answer at the p of the problem, from one at a smaller ``p``; None on failure."""
+    target, growth = float(problem.p[0, 0]), GROWTH
     while True:
-        stage_p = min(target, growth * p) if p < target else target
-        stage = semismooth_newton(problem.at(stage_p), w, lam, tol if stage_p == target else STAGE_GAP)
-        if stage is None and (growth < SMALLEST_GROWTH or p >= target):
+        stage_p = min(target, growth * p)
+        stage = semismooth_newton(problem.at(stage_p), answer, tol if stage_p == target else STAGE_GAP)
+        if stage is not None:
+            answer, p = stage, stage_p
+            if p == target:
+                return answer
+        elif growth < SMALLEST_GROWTH or p >= target:
             return None
-        if stage is None:
+        else:
             growth = growth**0.5
-            continue
-        w, lam, p, steps = stage[0], stage[1], stage_p, steps + stage[2]
-        if p == target:
-            return w, lam, steps
 
 
-def semismooth_newton(problem: HardMargin, w: Array, lam: Array, tol: float) -> tuple[Array, Array, int] | None:
-    """w (1, N) and λ (1, m) with a relative gap of ``tol``, from a guess with A w > 0; None if it does not arrive."""
-    smallest = problem.smallest_margin(problem.rows.fwd(w))
+def semismooth_newton(problem: HardMargin, guess: Answer, tol: float) -> Answer | None:
+    """One with a relative gap of ``tol``, from a guess with A w > 0; None if it does not arrive."""
+    smallest = problem.smallest_margin(problem.rows.fwd(guess.w))
     p = float(problem.p[0, 0])
     if not smallest[0] > 0:
         return None
     # At this scale w has entries near 1, and the powers of any p are harmless.
-    kappa = float((np.abs(w) ** p).mean() ** (1 / p)) / smallest
+    kappa = float((np.abs(guess.w) ** p).mean() ** (1 / p)) / smallest
     scaled = problem.scaled(kappa)
-    w = w / (smallest * kappa)
-    lam = lam * (np.abs(w) ** p).sum() / (problem.gain * lam).sum()
+    w = guess.w / (smallest * kappa)
+    lam = guess.lam * (np.abs(w) ** p).sum() / (problem.gain * guess.lam).sum()
     for step in range(CLIMB_STEPS):
-        if PrimalPoint.at(scaled, w, np.maximum(lam, 0.0)).relative_gap(scaled)[0] <= tol:
-            return w, np.maximum(lam, 0.0), step
+        positive = np.maximum(lam, 0.0)
+        if PrimalPoint.at(scaled, w, positive).relative_gap(scaled)[0] <= tol:
+            return Answer.of(w, positive, tol, int(guess.iterations[0]) + step)
         moved = _step(scaled, w, lam)
         if moved is None:
             return None
@@ -219,10 +220,9 @@ def _residual(problem: HardMargin, w: Array, lam: Array) -> float:
 def solve_on_working_set(problem: HardMargin, start: Index, tol: float, grow: int, w: Array | None = None) -> Answer:
     """One problem, from the rows ``start``; the worst ``grow`` violated rows, or half as many as there are, join.
 
-    ``w`` (1, N) with A w > 0 saves p > 2 the search for such a start.
-
-    Weights that are best for some rows and violate none of the others are best for all, and multipliers
-    that refute some rows refute all; so the answer is that of the whole problem.
+    ``w`` (1, N) with A w > 0 saves p > 2 the search for such a start. Weights that are best for some rows and violate
+    none of the others are best for all, and multipliers that refute some rows refute all; so the answer is that of the
+    whole problem.
     """
     chosen = np.unique(start)
     answer = Answer.empty(1, problem.rows.size, problem.rows.m)
@@ -233,10 +233,9 @@ def solve_on_working_set(problem: HardMargin, start: Index, tol: float, grow: in
         answer.iterations += small.iterations
         answer.w, answer.lam, answer.gap = small.w, np.zeros_like(problem.b), small.gap
         answer.lam[0, chosen] = small.lam[0]
-        answer.verdicts = {
-            k: verdict.spread(chosen, problem.rows.m) for k, verdict in small.verdicts.items() if not verdict.feasible
-        }
-        if answer.verdicts:
+        verdict = small.verdicts[0]
+        if verdict is not None and not verdict.feasible:
+            answer.verdicts[0] = verdict.spread(chosen, problem.rows.m)
             return answer
         # Below half-way between b and the aim a row counts as violated.
         margins = problem.margins(problem.rows.fwd(answer.w))[0]

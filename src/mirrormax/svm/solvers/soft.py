@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from mirrormax.svm._types import HardMargin, Unit
+from mirrormax.svm._types import Answer, HardMargin, Unit
 from mirrormax.svm.certificate import Certificate, support_tolerance
 from mirrormax.svm.loop import DualPoint, Move, Point, PrimalPoint, follow
 from mirrormax.svm.rows import EPS, Array, BlockRows, Bools, DenseRows, Index, Rows, make_rows, p_norm, power
@@ -51,47 +51,46 @@ class Pairs(Point):
 
     def system(self, problem: HardMargin, weight: Array, gap: Array) -> System:
         """Of A diag(weight) Aᵀ + diag(s/λ + ξ/(cap − λ)), by the shorter side of A where that is much shorter."""
-        rows, (first, second) = problem.rows, _halves(self.s / self.multipliers(problem))
+        rows, (first, second) = problem.rows, np.split(self.s / self.multipliers(problem), 2, axis=1)
         diagonal = first + second
-        if rows.m > max(FEWEST_THIN_ROWS, 2 * rows.size) and weight.dtype != np.longdouble:
+        if weight.dtype == np.longdouble:
+            return Elimination(rows.gram(weight)[0] + np.diag(diagonal[0]))
+        if rows.m > max(FEWEST_THIN_ROWS, 2 * rows.size):
             return ThinFactor(rows.dense()[0], weight[0], diagonal[0])
-        matrices = rows.gram(weight)
-        np.einsum("bii->bi", matrices)[...] += diagonal
-        return Elimination(matrices[0]) if weight.dtype == np.longdouble else Factor(matrices)
+        return Factor(rows.gram(weight), diagonal)
 
     def _missing(self, problem: HardMargin, v: Array) -> Array:
         """A w − s + ξ − b."""
-        s, xi = _halves(self.s)
+        s, xi = np.split(self.s, 2, axis=1)
         return v - s + xi - problem.b
 
-    def _multipliers_and_slacks(
-        self, problem: HardMargin, factor: System, target: Array, right: Array
-    ) -> tuple[Array, Array]:
+    def relative_gap(self, problem: HardMargin) -> Array:
+        """1 − D/P (1,) with the best ξ for w."""
+        exists, p, q = problem.b > 0, problem.p[0, 0], problem.q[0, 0]
+        xi = np.maximum(problem.b - problem.rows.fwd(self.w), 0.0)
+        primal = (np.abs(self.w) ** p).sum() / p + (problem.cap * xi)[exists].sum()
+        dual = (problem.b * self.lam)[exists].sum() - (np.abs(self.u) ** q).sum() / q
+        gap = 1 - dual / max(primal, 1e-300)
+        return np.array([float(gap) if np.isfinite(gap) else np.inf])
+
+    def _move(self, problem: HardMargin, factor: System, target: Array, right: Array) -> Move:
         """dλ = K⁻¹(target of λ∘s − target of (cap − λ)∘ξ + right), and the directions of s and ξ."""
-        first, second = _halves(target)
+        first, second = np.split(target, 2, axis=1)
         dlam = factor.solve(first - second + right)
-        return dlam, target - self.s / self.multipliers(problem) * self.pull(problem, dlam)
+        return Move(dlam, target - self.s / self.multipliers(problem) * self.pull(problem, dlam), dlam)
 
 
 class SoftDual(Pairs, DualPoint):
     """p ≤ 2, in the multipliers."""
 
-    def answer(self) -> tuple[Array, ...]:
-        return self.lam, self.w
-
-    def relative_gap(self, problem: HardMargin) -> Array:
-        return _gap(problem, self.w, self.u, self.v, self.lam)
-
     def residual(self, problem: HardMargin) -> Array:
         return self._missing(problem, self.v)
 
     def direction(self, problem: HardMargin, factor: System, weight: Array, target: Array, residual: Array) -> Move:
-        dlam, ds = self._multipliers_and_slacks(problem, factor, target, -residual)
-        return Move(dlam, ds, dlam)
+        return self._move(problem, factor, target, -residual)
 
     def centred(self, problem: HardMargin, t: Array) -> SoftDual:
-        centre = t / self.multipliers(problem)
-        self.s = centre
+        self.s = centre = t / self.multipliers(problem)
         missing = self._missing(problem, self.v)
         self.s = np.clip(centre + np.concatenate([missing, -missing], axis=1), centre, 10 * centre)
         return self
@@ -115,14 +114,12 @@ class SoftPrimal(Pairs, PrimalPoint):
         lam = np.where(slack > 0, t / s, cap - t / xi)
         return cls(lam, np.concatenate([s, xi], axis=1), w, power(w, problem.p - 2), problem.rows.adj(lam))
 
-    def relative_gap(self, problem: HardMargin) -> Array:
-        return _gap(problem, self.w, self.u, problem.rows.fwd(self.w), self.lam)
-
     def direction(self, problem: HardMargin, factor: System, weight: Array, target: Array, residual: Array) -> Move:
         rows = problem.rows
         right = rows.fwd(weight * residual) - self._missing(problem, rows.fwd(self.w))
-        dlam, ds = self._multipliers_and_slacks(problem, factor, target, right)
-        return Move(dlam, ds, weight * (rows.adj(dlam) - residual))
+        move = self._move(problem, factor, target, right)
+        move.w = weight * (rows.adj(move.lam) - residual)
+        return move
 
     def moved(self, problem: HardMargin, move: Move, length: Array) -> SoftPrimal:
         lam, w = self.lam + length * move.lam, self.w + length * move.w
@@ -134,7 +131,7 @@ class SoftPrimal(Pairs, PrimalPoint):
     def barrier(self, problem: HardMargin, t: Array) -> Array:
         """(1/p)‖w‖_p^p and the smoothed hinge of A w − b: cap ξ − t log ξ − t log s at the centre of w."""
         at = SoftPrimal.around(problem, self.w, t)
-        hinge = (problem.cap * _halves(at.s)[1]).sum() - t[0] * np.log(at.s).sum()
+        hinge = (problem.cap * np.split(at.s, 2, axis=1)[1]).sum() - t[0] * np.log(at.s).sum()
         return np.asarray((np.abs(self.w) ** problem.p).sum() / problem.p[0] + hinge)
 
     def slope(self, problem: HardMargin, move: Move, t: Array) -> Array:
@@ -144,62 +141,43 @@ class SoftPrimal(Pairs, PrimalPoint):
         return SoftPrimal.around(problem, self.w, t)
 
 
-def _gap(problem: HardMargin, w: Array, u: Array, v: Array, lam: Array) -> Array:
-    """1 − D/P (1,) at (w, λ) with the best ξ for w."""
-    exists, p, q = problem.b > 0, problem.p[0, 0], problem.q[0, 0]
-    xi = np.maximum(problem.b - v, 0.0)
-    primal = (np.abs(w) ** p).sum() / p + (problem.cap * xi)[exists].sum()
-    dual = (problem.b * lam)[exists].sum() - (np.abs(u) ** q).sum() / q
-    gap = 1 - dual / max(primal, 1e-300)
-    return np.array([float(gap) if np.isfinite(gap) else np.inf])
-
-
-def _halves(array: Array) -> tuple[Array, Array]:
-    """The two halves (1, m) of (1, 2m)."""
-    m = array.shape[1] // 2
-    return array[:, :m], array[:, m:]
-
-
 def solve_soft(rows: BlockRows, unit: Unit, exists: Bools, p: Array, C: Array, tol: float) -> tuple[Certificate, Index]:
     """Certificates and iterations for original rows and those of one scale; ``exists`` (B, m), p and C (B,)."""
-    size, m = exists.shape
-    w, lam = np.zeros((size, rows.size)), np.zeros((size, m))
-    iterations = np.zeros(size, dtype=np.intp)
-    with np.errstate(all="ignore"):
-        for k in range(size):
-            own = np.array([k])
-            single = rows.take(own), unit.take(own), exists[own], p[own], C[own]
-            w[k], lam[k], iterations[k] = _solve_one(*single, tol)
-        return _certify(rows, exists, w, lam, p, C), iterations
+    answer = Answer.empty(len(p), rows.size, rows.m)
+    for k in range(len(p)):
+        own = np.array([k])
+        answer.put(own, _solve_one(rows.take(own), unit.take(own), exists[own], p[own], C[own], tol))
+    return _certify(rows, exists, answer.w, answer.lam, p, C), answer.iterations
 
 
-def _solve_one(rows: BlockRows, unit: Unit, exists: Bools, p: Array, C: Array, tol: float) -> tuple[Array, Array, int]:
-    """W, λ and the iterations of one problem."""
-    best, steps = (np.zeros(rows.size), np.where(exists[0], C, 0.0), np.inf), 0
+def _solve_one(rows: BlockRows, unit: Unit, exists: Bools, p: Array, C: Array, tol: float) -> Answer:
+    """W and λ of one problem, of the original rows."""
+    best, steps = Answer.of(np.zeros((1, rows.size)), np.where(exists, C, 0.0), np.inf, 0), 0
     c = unit.c.reshape(-1)
     live = c > 0
     if not live.any():  # a zero row has ξ = 1 and λ = C whatever W is
-        return best[0], best[1], 0
+        return best
     scaled = make_rows(unit.x, unit.z)
     tries = [(log_kappa, False) for log_kappa in _scales(scaled, c, float(p[0]), float(C[0]))]
     if rows.m + rows.size <= LARGEST_SYSTEM:
         tries += [(log_kappa, True) for log_kappa, _ in tries]
     for log_kappa, long in tries:
-        reached, w, more = _interior(_capped(scaled, c, float(p[0]), float(C[0]), log_kappa, long), tol)
-        steps += more
+        reached = _interior(_capped(scaled, c, float(p[0]), float(C[0]), log_kappa, long), tol)
+        steps += int(reached.iterations[0])
         lam = np.where(exists, C, 0.0)
-        lam[0, live] = np.clip(reached[0, live] * np.exp((p - 1) * log_kappa) / c[live], 0.0, C)
+        lam[0, live] = np.clip(reached.lam[0, live] * np.exp((p - 1) * log_kappa) / c[live], 0.0, C)
         # Slacks that are rounding of zero cost C each; weights longer by a few ε have none.
         for longer in LONGER:
-            weights = np.exp(log_kappa) * w.astype(np.float64) * (1 + longer * EPS)
+            weights = np.exp(log_kappa) * reached.w.astype(np.float64) * (1 + longer * EPS)
             gap = float(_certify(rows, exists, weights, lam, p, C).gap[0])
-            if gap < best[2]:
-                best = (weights[0], lam[0], gap)
-            if best[2] <= 0.1 * tol:
+            if gap < best.gap[0]:
+                best = Answer.of(weights, lam, gap, 0)
+            if best.gap[0] <= 0.1 * tol:
                 break
-        if best[2] <= tol:
+        if best.gap[0] <= tol:
             break
-    return best[0], best[1], steps
+    best.iterations[0] = steps
+    return best
 
 
 def _capped(rows: Rows, c: Array, p: float, C: float, log_kappa: float, long: bool) -> HardMargin:
@@ -232,19 +210,17 @@ def _scales(rows: Rows, c: Array, p: float, C: float) -> list[float]:
     return [first, 0.5 * (first + top), top, 0.75 * first + 0.25 * top, 0.25 * first + 0.75 * top]
 
 
-def _interior(problem: HardMargin, tol: float) -> tuple[Array, Array, int]:
-    """λ (1, m), w (1, N) and the iterations taken: the best pair by relative gap."""
+def _interior(problem: HardMargin, tol: float) -> Answer:
+    """The best pair by relative gap."""
     lam = np.minimum(0.5 * problem.cap, 1 / max(1.0, float(np.abs(problem.rows.adj(np.ones_like(problem.b))).max())))
     start = SoftDual.at(problem, lam)
     if problem.p[0, 0] <= 2:
         xi = np.maximum(problem.b - start.v, 0.0) + np.maximum(np.abs(problem.b), 1.0)
         start.s = np.concatenate([start.v - problem.b + xi, xi], axis=1)
-        best = follow(problem, start, 0.5 * tol, LIMIT, STALLED)
-    else:
-        size = (np.abs(start.w) ** problem.p).sum() / lam.shape[1]
-        around = SoftPrimal.around(problem, start.w, np.full((1, 1), 0.3 * size))
-        best = follow(problem, around, 0.5 * tol, LIMIT, STALLED)
-    return best.arrays[0], best.arrays[1], int(best.iterations[0])
+        return follow(problem, start, 0.5 * tol, LIMIT, STALLED)
+    size = (np.abs(start.w) ** problem.p).sum() / lam.shape[1]
+    around = SoftPrimal.around(problem, start.w, np.full((1, 1), 0.3 * size))
+    return follow(problem, around, 0.5 * tol, LIMIT, STALLED)
 
 
 def _certify(rows: BlockRows, exists: Bools, w: Array, lam: Array, p: Array, C: Array) -> Certificate:
