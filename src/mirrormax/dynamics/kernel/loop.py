@@ -52,20 +52,6 @@ LOGISTIC, EXPONENTIAL, CORRELATION, CROSS_ENTROPY = range(4)
 
 
 @compiled
-def choose(memory: Any, at: Any, i: int, lane: int, alpha: int) -> None:
-    """Make ``alpha`` the selected token of sample i in one trial."""
-    for t in range(at.T):
-        row = i * at.T + t
-        rival = -math.inf if t == alpha else memory[(at.padding + row) * WIDTH + lane]
-        memory[(at.absent + row) * WIDTH + lane] = rival
-        for a in range(at.d):
-            x_alpha = memory[(at.X + (i * at.T + alpha) * at.d + a) * WIDTH + lane]
-            x_t = memory[(at.X + row * at.d + a) * WIDTH + lane]
-            memory[(at.chosen + i * at.d + a) * WIDTH + lane] = x_alpha
-            memory[(at.offsets + row * at.d + a) * WIDTH + lane] = x_t - x_alpha
-
-
-@compiled
 def score(memory: Any, at: Any, i: int) -> None:
     """V x_α and V(x_t − x_α) of sample i."""
     for k in range(at.R):
@@ -101,15 +87,24 @@ def logits(memory: Any, at: Any, i: int) -> bool:
 
 @compiled
 def reselect(memory: Any, at: Any, i: int) -> None:
-    """Select the leading token where another one leads."""
+    """Make the leading token of sample i the selected one, in the trials where another one leads."""
     for lane in range(WIDTH):
         leader, lead = 0, 0.0
         for t in range(at.T):
             r = memory[(at.r + i * at.T + t) * WIDTH + lane]
             if r > lead:
                 leader, lead = t, r
-        if lead > 0.0:
-            choose(memory, at, i, lane, leader)
+        if lead == 0.0:
+            continue
+        for t in range(at.T):
+            row = i * at.T + t
+            rival = -math.inf if t == leader else memory[(at.padding + row) * WIDTH + lane]
+            memory[(at.absent + row) * WIDTH + lane] = rival
+            for a in range(at.d):
+                x_alpha = memory[(at.X + (i * at.T + leader) * at.d + a) * WIDTH + lane]
+                x_t = memory[(at.X + row * at.d + a) * WIDTH + lane]
+                memory[(at.chosen + i * at.d + a) * WIDTH + lane] = x_alpha
+                memory[(at.offsets + row * at.d + a) * WIDTH + lane] = x_t - x_alpha
 
 
 @compiled
@@ -349,19 +344,6 @@ def step_all(heads: Any, at: Any, rate: int, g: int, old: int, new: int, count: 
 
 
 @compiled
-def evaluate(heads: Any, at: Any, loss: int) -> None:
-    """The model at its weights."""
-    outputs = pointer(heads[0])
-    for j in range(at.n * at.R):
-        store(outputs, at.f + j, lift(0.0))
-    store(outputs, at.moved, lift(0.0))
-    store(outputs, at.breaks, lift(0.0))
-    for h in range(len(heads)):
-        attend(pointer(heads[h]), at, outputs)
-    label(outputs, at, loss)
-
-
-@compiled
 def settle(trial: Any, at: Any, status: Any, updates: Any) -> int:
     """Count the step for the trials that took it, and stop those where a head is not finite or none has moved.
 
@@ -401,36 +383,37 @@ def score_all(heads: Any, at: Any) -> None:
             score(memory, at, i)
 
 
-@compiled
-def run_block(heads: Any, at: Any, rule: Any, switches: Any, steps: int, status: Any, updates: Any) -> None:
-    """Up to ``steps`` steps of a block of trials, its heads the rows of ``heads`` (H, rows, WIDTH).
+@kept
+def run_blocks(rows: Any, at: Any, rule: Any, switches: Any, steps: int, status: Any, updates: Any) -> None:
+    """Up to ``steps`` steps of the blocks in ``rows`` (blocks, H, rows, WIDTH), in place, one after the other.
 
     rule: (1/(p − 1), q, of how many heads' gradients together the norm is that they are divided by, 0 for none);
     switches: (loss, whether readouts are trained).
     """
     loss, train_readout = switches
     N, M = at.d * at.d, at.R * at.d
-    score_all(heads, at)
-    for _ in range(steps):
-        evaluate(heads, at, loss)
-        for h in range(len(heads)):
-            weight_gradient(pointer(heads[h]), at, pointer(heads[0]))
-        step_all(heads, at, at.lr, at.G, at.W, at.new_W, N, rule)
-        if train_readout:
-            for h in range(len(heads)):
-                readout_gradient(pointer(heads[h]), at, pointer(heads[0]))
-            step_all(heads, at, at.lr_v, at.g, at.V, at.new_V, M, rule)
-        still = settle(pointer(heads[0]), at, status, updates)
-        take(heads, at, at.W, at.new_W, 2 * N)
-        if train_readout:
-            take(heads, at, at.V, at.new_V, 2 * M)
-            score_all(heads, at)
-        if still == WIDTH:
-            break
-
-
-@kept
-def run_blocks(rows: Any, at: Any, rule: Any, switches: Any, steps: int, status: Any, updates: Any) -> None:
-    """Up to ``steps`` steps of the blocks in ``rows`` (blocks, H, rows, WIDTH), in place, one after the other."""
     for block in range(len(rows)):
-        run_block(rows[block], at, rule, switches, steps, status[block], updates[block])
+        heads, outputs = rows[block], pointer(rows[block, 0])
+        score_all(heads, at)
+        for _ in range(steps):
+            for j in range(at.n * at.R):
+                store(outputs, at.f + j, lift(0.0))
+            store(outputs, at.moved, lift(0.0))
+            store(outputs, at.breaks, lift(0.0))
+            for h in range(len(heads)):
+                attend(pointer(heads[h]), at, outputs)
+            label(outputs, at, loss)
+            for h in range(len(heads)):
+                weight_gradient(pointer(heads[h]), at, outputs)
+            step_all(heads, at, at.lr, at.G, at.W, at.new_W, N, rule)
+            if train_readout:
+                for h in range(len(heads)):
+                    readout_gradient(pointer(heads[h]), at, outputs)
+                step_all(heads, at, at.lr_v, at.g, at.V, at.new_V, M, rule)
+            still = settle(outputs, at, status[block], updates[block])
+            take(heads, at, at.W, at.new_W, 2 * N)
+            if train_readout:
+                take(heads, at, at.V, at.new_V, 2 * M)
+                score_all(heads, at)
+            if still == WIDTH:
+                break
