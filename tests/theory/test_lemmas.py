@@ -16,8 +16,6 @@ from mirrormax.theory import (
     check_lemmas,
     constants,
 )
-from mirrormax.theory.setting import read_run
-from mirrormax.theory.transitions import transitions
 
 EXPONENTS = [1.75, 2, 3]
 
@@ -277,8 +275,6 @@ def test_margins_are_the_lemmas_as_printed_where_nothing_cancels(solve, p, norma
 def test_updates_lost_to_rounding_are_owned_up_to(solve):
     problem, c = solve(3)
     run = deep(problem, c, 1e12)
-    moves = transitions(read_run(problem, run))
-    assert moves.lost.all()
     assert "20 of 20 updates are below the rounding of W" in check_lemma(problem, 12, run).reason
 
 

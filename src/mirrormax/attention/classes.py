@@ -91,7 +91,14 @@ def optimal_attention(
     """
     check_classes(X, y=y, V=V, offset=offset, mask=mask)
     X, V = (tensor.double() for tensor in (blank_padding(X, mask), V))
-    costs = _costs(X, y, V, offset)
+    f = X @ V.mT.unsqueeze(-3)
+    if offset is not None:
+        f = f + offset.double().unsqueeze(-2)
+    y = y.long().expand(f.shape[:-2])[..., None, None]
+    wrong = torch.arange(f.shape[-1] - 1, device=X.device)
+    wrong = wrong + (wrong >= y)
+    # (v_c − v_y)ᵀx_t + offset_c − offset_y for c ≠ y, (..., n, T, C − 1): φ(s) = log Σ_c exp(costsᵀs)_c.
+    costs = f.take_along_dim(wrong, -1) - f.take_along_dim(y, -1)
     present = torch.ones(costs.shape[:-1], dtype=torch.bool, device=X.device)
     present = present if mask is None else present & mask
     batch = costs.shape[:-2]
@@ -153,17 +160,6 @@ def class_value_gradient(state: ClassState, labels: Labelled) -> tuple[Tensor, T
 def outputs_of(state: ClassState, V: Tensor) -> Tensor:
     """f, (..., n, C)."""
     return (state.attended @ V.mT).sum(-3)
-
-
-def _costs(X: Tensor, y: Tensor, V: Tensor, offset: Tensor | None) -> Tensor:
-    """(v_c − v_y)ᵀx_t + offset_c − offset_y for c ≠ y, (..., n, T, C − 1): φ(s) = log Σ_c exp(costsᵀs)_c."""
-    f = X @ V.mT.unsqueeze(-3)
-    if offset is not None:
-        f = f + offset.double().unsqueeze(-2)
-    y = y.long().expand(f.shape[:-2])[..., None, None]
-    wrong = torch.arange(f.shape[-1] - 1, device=X.device)
-    wrong = wrong + (wrong >= y)
-    return f.take_along_dim(wrong, -1) - f.take_along_dim(y, -1)
 
 
 def _least(costs: Tensor, present: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -66,7 +66,6 @@ def scaled_gradient(
     log_scale is the largest log(−l'_i s_it) over the tokens that attention does not select and that
     score differently from the selected one. Where there is none the gradient is zero, log_scale too.
     """
-    check(X, y=y, z=z, v=v, W=W, mask=mask)
     return weight_gradient(_state(X, y, z, v, W, mask), z, as_loss(loss))
 
 
@@ -100,7 +99,6 @@ def scaled_readout_gradient(
     mask: Tensor | None = None,
 ) -> ScaledGradient:
     """∇_v L / e^log_scale, of shape (..., d), and log_scale (...), the largest log(−l'_i)."""
-    check(X, y=y, z=z, v=v, W=W, mask=mask)
     state = _state(X, y, z, v, W, mask)
     log_slope = as_loss(loss).log_derivative(state.margins)
     scale = log_slope.amax(-1)
@@ -116,6 +114,7 @@ def weight_gradient(state: Saturated, z: Tensor, loss: Loss) -> ScaledGradient:
 
 
 def _state(X: Tensor, y: Tensor, z: Tensor, v: Tensor, W: Tensor, mask: Tensor | None) -> Saturated:
+    check(X, y=y, z=z, v=v, W=W, mask=mask)
     X, y, z, v, W = common_type(X, y, z, v, W)
     return saturated(blank_padding(X, mask), y, z, v, W, mask)
 
@@ -153,25 +152,22 @@ def class_state(
 ) -> ClassState:
     """Attention at these weights, of tensors checked before, with blank padding. What tokens are relative to the
     selected one is taken from an evaluation ``before`` at other weights, for as long as the selection stays."""
-    query = z.unsqueeze(-3) @ W.mT
+    X, z, mask = X.unsqueeze(-4), z.unsqueeze(-3), None if mask is None else mask.unsqueeze(-3)  # of every head
+    query = z @ W.mT
     if before is None:
-        alpha = masked_logits(X.unsqueeze(-4), z.unsqueeze(-3), W, _of_heads(mask)).argmax(-1)
-        tokens = relative_to(X.unsqueeze(-4), alpha, _of_heads(mask))
+        alpha = masked_logits(X, z, W, mask).argmax(-1)
+        tokens = relative_to(X, alpha, mask)
     else:
         alpha, tokens = before.alpha, before.tokens
     # The logits of the offsets and not h_t − h_α: tokens far from the origin share what would cancel.
     r = _rival_logits(tokens, query)
     if (r > 0).any():  # another token leads
         alpha = torch.where(r.amax(-1) > 0, r.argmax(-1), alpha)
-        tokens = relative_to(X.unsqueeze(-4), alpha, _of_heads(mask))
+        tokens = relative_to(X, alpha, mask)
         r = _rival_logits(tokens, query)
     log_s = r + functional.logsigmoid(-r.logsumexp(-1, keepdim=True))
     attended = tokens.chosen + (log_s.exp().unsqueeze(-2) @ tokens.offsets).squeeze(-2)
     return ClassState(alpha, tokens, log_s, attended)
-
-
-def _of_heads(mask: Tensor | None) -> Tensor | None:
-    return None if mask is None else mask.unsqueeze(-3)
 
 
 def _rival_logits(tokens: Relative, query: Tensor) -> Tensor:

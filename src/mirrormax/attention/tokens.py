@@ -24,9 +24,7 @@ from mirrormax.problem import (
     masked_logits,
     relative_to,
     sample_name,
-    score_rounding,
     takes_problem,
-    values,
 )
 from mirrormax.problem import token_scores as checked_scores
 
@@ -75,7 +73,7 @@ def token_scores(X: Tensor, y: Tensor, v: Tensor, *, mask: Tensor | None = None)
 def optimal_tokens(X: Tensor, y: Tensor, v: Tensor, *, mask: Tensor | None = None) -> OptimalTokens:
     """The globally optimal tokens argmax_t γ_it, the first of several, and the ties (Definition 3.1).
 
-    Scores tie when rounding cannot tell them apart: see ``mirrormax.problem.score_rounding``.
+    Scores tie when rounding cannot tell them apart: when they differ by less than 4 d ε max_t Σ_j |v_j x_tj|.
 
     >>> optimal_tokens(X=[[[1.0, 0.0], [3.0, 1.0], [3.0, 2.0]]], y=[1], v=[1.0, 0.0])
     OptimalTokens(alpha=array([1]), ties=array([[False, False,  True]]))
@@ -181,45 +179,12 @@ def is_locally_optimal(
         )
     _one_of(("alpha, the chosen token of every sample", alpha), ("keep, several of them", keep))
     _one_of(("W", W), ("support", support))
-    if V is not None:
-        return _faces_optimal(X, y, z, V, W, alpha, keep, offset, support, tol, mask)
-    assert v is not None
-    assert alpha is not None
-    check(X, y=y, z=z, v=v, W=W, alpha=alpha, support=support, mask=mask)
-    if support is None:
-        assert W is not None
-        support = support_tokens(X, z, W=W, alpha=alpha, tol=tol, mask=mask)
-    X, y, v = common_type(blank_padding(X, mask), y, v)
-    _, offsets, others = relative_to(X, alpha, mask)
-    as_good = y.unsqueeze(-1) * values(offsets, v) >= -score_rounding(X, v)
-    violations = support & others & as_good
-    return LocalOptimality(~violations.any(-1).any(-1), violations)
-
-
-def _one_of(*arguments: tuple[str, Tensor | None]) -> None:
-    """Refuse neither and both of two arguments."""
-    given = [value is not None for _, value in arguments]
-    if sum(given) != 1:
-        wanted, found = ", or ".join(name for name, _ in arguments), "both" if all(given) else "neither"
-        raise ValueError(f"is_locally_optimal needs {wanted}, got {found}; pass one of them.")
-
-
-def _faces_optimal(
-    X: Tensor,
-    y: Tensor,
-    z: Tensor,
-    V: Tensor,
-    W: Tensor | None,
-    alpha: Tensor | None,
-    keep: Tensor | None,
-    offset: Tensor | None,
-    support: Tensor | None,
-    tol: float,
-    mask: Tensor | None,
-) -> LocalOptimality:
-    """Conditions (a) and (b) of :func:`is_locally_optimal` for several classes."""
-    check_classes(X, y=y, z=z, V=V, W=W, alpha=alpha, keep=keep, offset=offset, support=support, mask=mask)
-    X, z, V = common_type(blank_padding(X, mask), z, V)
+    given = {"y": y, "z": z, "W": W, "alpha": alpha, "keep": keep, "support": support, "mask": mask}
+    if V is None:
+        check(X, v=v, **given)
+    else:
+        check_classes(X, V=V, offset=offset, **given)
+    X, _, readout = common_type(blank_padding(X, mask), y, v if V is None else V)
     places = torch.arange(X.shape[-2], device=X.device)
     if keep is None:
         assert alpha is not None
@@ -235,13 +200,25 @@ def _faces_optimal(
         assert W is not None
         rivals = ~keep | (places == reference.unsqueeze(-1))
         support = support_tokens(X, z, W=W, alpha=reference, tol=tol, mask=rivals if mask is None else rivals & mask)
-    best = optimal_attention(X, y, V, offset=offset, mask=keep)
-    outputs = (best.s.unsqueeze(-2) @ X.double()).squeeze(-2) @ V.double().mT
-    outputs = outputs if offset is None else outputs + offset
-    direction = labelled(outputs, y).pull @ V.double()
-    _, offsets, others = relative_to(X.double(), best.s.argmax(-1), mask)
+    eps, X, readout = torch.finfo(X.dtype).eps, X.double(), readout.double()
+    if V is None:
+        direction, face, doubt = y.unsqueeze(-1) * readout.unsqueeze(-2), keep, 0.0
+    else:
+        best = optimal_attention(X, y, readout, offset=offset, mask=keep)
+        outputs = (best.s.unsqueeze(-2) @ X).squeeze(-2) @ readout.mT
+        direction = labelled(outputs if offset is None else outputs + offset, y).pull @ readout
+        reference, face = best.s.argmax(-1), best.face
+        doubt = torch.where(best.single, 0.0, best.gap.sqrt()).unsqueeze(-1)
+    _, offsets, others = relative_to(X, reference, mask)
     ahead = (offsets @ direction.unsqueeze(-1)).squeeze(-1)  # of the kept tokens, which have one score
-    rounding = 4 * X.shape[-1] * torch.finfo(X.dtype).eps * (X.double().abs() @ direction.abs().unsqueeze(-1)).amax(-2)
-    rounding = rounding + torch.where(best.single, 0.0, best.gap.sqrt()).unsqueeze(-1)
-    violations = (keep & ~best.face) | (support & others & ~keep & (ahead >= -rounding))
+    rounding = 4 * X.shape[-1] * eps * (X.abs() @ direction.abs().unsqueeze(-1)).amax(-2) + doubt
+    violations = (keep & ~face) | (support & others & ~keep & (ahead >= -rounding))
     return LocalOptimality(~violations.any(-1).any(-1), violations)
+
+
+def _one_of(*arguments: tuple[str, Tensor | None]) -> None:
+    """Refuse neither and both of two arguments."""
+    given = [value is not None for _, value in arguments]
+    if sum(given) != 1:
+        wanted, found = ", or ".join(name for name, _ in arguments), "both" if all(given) else "neither"
+        raise ValueError(f"is_locally_optimal needs {wanted}, got {found}; pass one of them.")

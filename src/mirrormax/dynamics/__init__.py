@@ -1,10 +1,9 @@
 """Training runs of one-layer attention under mirror descent, and regularisation paths."""
 
 from mirrormax.dynamics.next_token import NextTokenRun, simulate_next_token
-from mirrormax.dynamics.options import SimulationOptions
 from mirrormax.dynamics.paths import RegularizationPath, joint_regularization_path, regularization_path
 from mirrormax.dynamics.rules import Adam, Coordinate, Lion, Muon, Sign, Spectral
-from mirrormax.dynamics.simulation import simulate, simulate_heads
+from mirrormax.dynamics.simulation import SimulationOptions, simulate, simulate_heads
 from mirrormax.dynamics.starts import WarmStart, warm_start
 from mirrormax.dynamics.trajectory import Trajectory
 

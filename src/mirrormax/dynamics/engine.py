@@ -10,9 +10,7 @@ attention has saturated.
 
 from __future__ import annotations
 
-import functools
-import operator
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import ClassVar
 
@@ -117,16 +115,18 @@ class Engine:
         return grads
 
     def _step(self) -> None:
-        mirror = self.setup.mirror
+        mirror, rates, decay, before = self.setup.mirror, self.setup.rates, self.rule.weight_decay, self.dual
         moves = {
-            name: self.setup.rates[name] * self.rule.direction(self.memory[name], grad, self.primal[name], mirror)
+            name: rates[name] * self.rule.direction(self.memory[name], grad, self.primal[name], mirror)
             for name, grad in self.gradients().items()
         }
-        dual = {name: self._decayed(name) - move for name, move in moves.items()}
+        if decay:
+            before = {name: mirror.mirror_map((1 - decay * rates[name]) * w) for name, w in self.primal.items()}
+        dual = {name: before[name] - move for name, move in moves.items()}
         primal = {name: mirror.inverse_map(u) for name, u in dual.items()}
-        finite = _every(torch.isfinite(w) for w in primal.values())
-        moved = ~_every(move == 0 for move in moves.values())
-        if self._batches is not None or self.rule.weight_decay:  # a batch without a gradient says nothing of the next
+        finite = torch.stack([w.isfinite().flatten(1).all(1) for w in primal.values()]).all(0)
+        moved = torch.stack([(move != 0).flatten(1).any(1) for move in moves.values()]).any(0)
+        if self._batches is not None or decay:  # a batch without a gradient says nothing of the next
             moved = torch.ones_like(moved)
         running = self.status == RUNNING
         takes = running & finite & moved
@@ -135,26 +135,12 @@ class Engine:
         else:
             self.status[running & ~finite] = NONFINITE
             self.status[running & finite & ~moved] = STATIONARY
-            self.dual = _where(takes, dual, self.dual)
-            self.primal = _where(takes, primal, self.primal)
+            new = takes.reshape(-1, 1, 1, 1)
+            self.dual = {name: torch.where(new, u, self.dual[name]) for name, u in dual.items()}
+            self.primal = {name: torch.where(new, w, self.primal[name]) for name, w in primal.items()}
         self.updates += takes
-
-    def _decayed(self, name: str) -> Tensor:
-        """u of (1 − ηλ)w."""
-        if self.rule.weight_decay == 0:
-            return self.dual[name]
-        return self.setup.mirror.mirror_map((1 - self.rule.weight_decay * self.setup.rates[name]) * self.primal[name])
 
 
 def weights_of(primal: Mapping[str, Tensor]) -> Tensor:
     """W, or K Qᵀ where it is factored."""
     return primal["W"] if "W" in primal else primal["K"] @ primal["Q"].mT
-
-
-def _every(flags: Iterable[Tensor]) -> Tensor:
-    """Whether all flags of a trial are set, in all of these (B, ...): (B,)."""
-    return functools.reduce(operator.and_, (flag.flatten(1).all(1) for flag in flags))
-
-
-def _where(trials: Tensor, new: dict[str, Tensor], old: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: torch.where(trials.reshape(-1, 1, 1, 1), w, old[name]) for name, w in new.items()}

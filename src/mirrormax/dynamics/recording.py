@@ -23,24 +23,21 @@ def record_steps(record: Any, steps: int) -> list[int]:
     ``None`` or ``"log"`` is about a hundred steps at equal ratios, a whole number that many of them,
     ``"all"`` every step, and an array (or a list) of whole numbers just these.
     """
+
     if record is None or isinstance(record, str):
         if record not in (None, "log", "all"):
             raise ValueError(f"record must be 'log', 'all', a number of points or the steps, got {record!r}.")
-        chosen = np.arange(steps + 1) if record == "all" else _log_grid(LOG_POINTS, steps)
-    elif np.ndim(record) == 0:
+        record = np.arange(steps + 1) if record == "all" else LOG_POINTS
+    if np.ndim(record) == 0:
         points = number("record", record, at_least=1)
         if not points.is_integer():
             raise ValueError(f"record must be at least 1 point, a whole number, got {record!r}.")
-        chosen = _log_grid(int(points), steps)
+        chosen = np.rint(np.geomspace(1, max(steps, 1), int(points))).clip(max=steps)
     else:
         chosen = np.asarray(record)
         if chosen.ndim != 1 or (chosen != np.floor(chosen)).any() or ((chosen < 0) | (chosen > steps)).any():
             raise ValueError(f"record must hold whole numbers between 0 and steps={steps}, got {record!r}.")
     return sorted({0, steps, *(int(k) for k in chosen)})
-
-
-def _log_grid(points: int, steps: int) -> np.ndarray[Any, Any]:
-    return np.rint(np.geomspace(1, max(steps, 1), points)).clip(max=steps)
 
 
 class Recorder:
@@ -79,7 +76,7 @@ class Recorder:
         shape = W.shape[:3]
         metrics = {
             "loss": labels.loss.mean(-1, keepdim=True).expand(shape),
-            "norm": self._norm(W),
+            "norm": s.mirror.norm(W.transpose(0, 1)).transpose(0, 1),
             "mass": -torch.expm1(log_rest).mean(-1),
             "log_rest": log_rest,
             "label_margins": labels.margins.unsqueeze(-2).expand(*shape, -1),
@@ -89,7 +86,7 @@ class Recorder:
             divergence = s.mirror.divergence(reference.unsqueeze(1), W.transpose(0, 1))
             metrics[f"divergence/{name}"] = divergence.transpose(0, 1)
         if "V" in primal:
-            metrics["readout_norm"] = self._norm(V)
+            metrics["readout_norm"] = s.mirror.norm(V.transpose(0, 1)).transpose(0, 1)
         for name, values in metrics.items():
             self.kept.setdefault(name, []).extend(values)
         for name, w in {"W": W, **primal}.items():
@@ -97,10 +94,6 @@ class Recorder:
                 self.kept.setdefault(name, []).extend(w)
             else:
                 self.kept[name] = [w[-1]]
-
-    def _norm(self, w: Tensor) -> Tensor:
-        """Of w (K, B, H, a, b): (K, B, H)."""
-        return self.engine.setup.mirror.norm(w.transpose(0, 1)).transpose(0, 1)
 
     def loss(self) -> Tensor:
         """Of the last record, (B,)."""

@@ -115,9 +115,8 @@ def _inverse(norm: Tensor) -> Tensor:
 def average(state: State, name: str, grad: ScaledGradient, beta: float) -> ScaledGradient:
     """m ← βm + (1 − β)g, kept in ``state``."""
     new = ScaledGradient(grad.scaled, grad.log_scale + math.log(1 - beta))
-    state[name] = plus(new, state.get(name) if beta else None, math.log(beta) if beta else 0.0)
-    kept: ScaledGradient = state[name]
-    return kept
+    m = state[name] = plus(new, state.get(name) if beta else None, math.log(beta) if beta else 0.0)
+    return m
 
 
 def polar(g: Tensor) -> Tensor:
@@ -155,7 +154,6 @@ class _OfAverage:
         raise NotImplementedError
 
 
-@dataclass(frozen=True)
 class Sign(_OfAverage):
     """sign(m)."""
 
@@ -163,7 +161,6 @@ class Sign(_OfAverage):
         return m.sign()
 
 
-@dataclass(frozen=True)
 class Coordinate(_OfAverage):
     """sign(m) at the largest entry alone, the first of several."""
 
@@ -173,7 +170,6 @@ class Coordinate(_OfAverage):
         return alone.reshape(m.shape)
 
 
-@dataclass(frozen=True)
 class Spectral(_OfAverage):
     """U Vᵀ of m."""
 
@@ -273,16 +269,6 @@ RULES: dict[str, Rule] = {
 }
 
 
-def _takes_two(function: Callable[..., Any]) -> bool:
-    try:
-        inspect.signature(function).bind(None, None)
-    except TypeError:
-        return False
-    except ValueError:  # a function of C whose arguments are not known
-        return True
-    return True
-
-
 def rule_of(given: Any) -> Rule:
     """A rule by its name, as it is, or made of a function; checked."""
     if isinstance(given, str):
@@ -293,8 +279,13 @@ def rule_of(given: Any) -> Rule:
     if not hasattr(given, "direction"):
         if not callable(given):
             raise TypeError(f"rule must be a name, a rule or a function of the gradient, got {given!r}.")
-        if not _takes_two(given):
-            raise TypeError(f"rule must take the direction of the gradient and the log of its length, got {given!r}.")
+        try:
+            inspect.signature(given).bind(None, None)
+        except TypeError:
+            message = f"rule must take the direction of the gradient and the log of its length, got {given!r}."
+            raise TypeError(message) from None
+        except ValueError:  # a function of C whose arguments are not known
+            pass
     number("weight_decay", rule.weight_decay, at_least=0.0)
     for beta in (*getattr(rule, "betas", ()), getattr(rule, "momentum", 0.0)):
         number("momentum and betas", beta, at_least=0.0, below=1.0)

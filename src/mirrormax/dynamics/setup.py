@@ -65,10 +65,7 @@ def potentials_of(p: Any) -> np.ndarray[Any, Any]:
     given = np.array(p, dtype=object)
     if not given.size:
         raise ValueError(f"p must be an exponent, or one for each trial, got {p!r}.")
-    entries = [as_potential(entry.item() if isinstance(entry, np.generic) else entry) for entry in given.ravel()]
-    result = np.empty(given.size, dtype=object)
-    result[:] = entries
-    return result.reshape(given.shape)
+    return np.vectorize(as_potential, otypes=[object])(given)
 
 
 @dataclass(frozen=True)
@@ -151,16 +148,15 @@ def prepare(
     if binary:
         flat["V"] = flat.pop("v")[:, None, None]
         flat |= {name: flat[name].unsqueeze(1) for name in ("W", "K", "Q") if name in flat}
-    names = (["K", "Q"] if "K" in flat else ["W"]) + (["V"] if train_readout else [])
-    argument = {name: "lr_v" if name == "V" else "lr" for name in names}
+    trained = {name: "lr" for name in ("W", "K", "Q") if name in flat} | ({"V": "lr_v"} if train_readout else {})
     return Setup(
         X=blank_padding(flat["X"], flat.get("mask")).contiguous(),
         y=flat["y"],
         z=flat["z"],
         V=flat["V"],
         mask=flat.get("mask"),
-        start={name: flat[name] for name in names},
-        rates={name: rate_of(argument[name], rates[argument[name]], batch, device) for name in names},
+        start={name: flat[name] for name in trained},
+        rates={name: rate_of(argument, rates[argument], batch, device) for name, argument in trained.items()},
         mirror=Mirror(np.broadcast_to(potentials, batch).ravel().tolist()),
         batch=batch,
         binary=binary,

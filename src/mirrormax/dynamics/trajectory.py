@@ -120,10 +120,8 @@ class Trajectory(Generic[A]):
 
     def potentials(self) -> np.ndarray[Any, Any]:
         """The potential of every trial, as an object array (...)."""
-        texts = np.asarray(self.potential)
-        potentials = np.empty(texts.size, dtype=object)
-        potentials[:] = [as_potential(json.loads(text)) for text in texts.ravel().tolist()]
-        return potentials.reshape(texts.shape)
+        potentials: np.ndarray[Any, Any] = np.vectorize(json.loads, otypes=[object])(self.potential)
+        return np.vectorize(as_potential, otypes=[object])(potentials)
 
     def divergence_to(self, reference: ArrayLike | Tensor, p: float | Potential | None = None) -> A:
         """D_ψ(reference/‖reference‖, W/‖W‖) at every recorded step, (K, ...), for references (..., d, d).

@@ -29,7 +29,6 @@ from mirrormax.problem.tokens import (
     highest_scores,
     masked_logits,
     relative_to,
-    score_rounding,
     token_scores,
     values,
 )

@@ -64,15 +64,14 @@ def token_scores(X: Tensor, y: Tensor, v: Tensor, mask: Tensor | None = None) ->
     return scores if mask is None else scores.masked_fill(~mask, -torch.inf)
 
 
-def score_rounding(X: Tensor, v: Tensor) -> Tensor:
-    """4 d ε max_t Σ_j |v_j x_tj|, of shape (..., n, 1): scores that differ by less are called equal."""
-    return 4 * X.shape[-1] * torch.finfo(X.dtype).eps * values(X.abs(), v.abs()).amax(-1, keepdim=True)
-
-
 def highest_scores(X: Tensor, y: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
-    """True at the tokens whose score rounding cannot tell from the highest of their sample, (..., n, T)."""
+    """True at the tokens whose score rounding cannot tell from the highest of their sample, (..., n, T).
+
+    Scores that differ by less than 4 d ε max_t Σ_j |v_j x_tj| are called equal.
+    """
     scores = token_scores(X, y, v, mask)
-    rounding = score_rounding(blank_padding(X, mask).to(scores.dtype), v.to(scores.dtype))
+    X, v = blank_padding(X, mask).to(scores.dtype).abs(), v.to(scores.dtype).abs()
+    rounding = 4 * X.shape[-1] * torch.finfo(X.dtype).eps * values(X, v).amax(-1, keepdim=True)
     return scores >= scores.amax(-1, keepdim=True) - rounding
 
 

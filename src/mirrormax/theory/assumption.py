@@ -62,8 +62,8 @@ class AssumptionB:
                 f"attention can be taken off it at no loss of label margin (ν ≤ {self.nu:.3g})."
             )
         if not self.holds:
-            finding = f"some W keeps the label margin Γ = {self.label_margin:.4g}"
-            return f"Assumption B is refuted: {finding} (ν ≤ {self.nu:.3g})."
+            kept = f"some W keeps the label margin Γ = {self.label_margin:.4g}"
+            return f"Assumption B is refuted: {kept} (ν ≤ {self.nu:.3g})."
         return (
             f"Assumption B is not refuted by {len(self.ratios)} W: ν ≤ {self.nu:.4g}, with Γ = {self.label_margin:.4g}."
         )
@@ -97,24 +97,21 @@ def estimate_nu(
     off, witnesses = _off_margin(problem, chosen, p) if margin > 0 else ((), np.empty((0, d, d)))
     given = np.empty((0, d, d)) if W is None else np.asarray(W, dtype=np.float64).reshape(-1, d, d)
     rng = np.random.default_rng(seed)
-    tried = [np.concatenate([given, witnesses, _candidates(d, p, samples, rng)])]
-    ratios = [_ratios(problem, chosen, tried[0], margin, p)]
-    if not np.isfinite(ratios[0]).any():
+    random = np.asarray(direction(rng.standard_normal((samples, d, d)), p))
+    tried = np.concatenate([given, witnesses, random * np.logspace(-1, 3, samples)[:, None, None]])
+    ratios = _ratios(problem, chosen, tried, margin, p)
+    if not np.isfinite(ratios).any():
         raise ValueError("every W given selects alpha to 1e-4; give W that attend elsewhere, or more samples.")
     for step in STEPS if samples else ():
-        everything, values = np.concatenate(tried), np.concatenate(ratios)
-        parents = np.repeat(everything[np.argsort(values)[:PARENTS]], CHILDREN, axis=0)
+        parents = np.repeat(tried[np.argsort(ratios)[:PARENTS]], CHILDREN, axis=0)
         noise = direction(rng.standard_normal(parents.shape), p)
         size = lp_norm(parents, p)[:, None, None]
-        tried.append(np.exp(step * rng.standard_normal((len(parents), 1, 1))) * (parents + step * size * noise))
-        ratios.append(_ratios(problem, chosen, tried[-1], margin, p))
-    everything, values = np.concatenate(tried), np.concatenate(ratios)
-    worst = int(values.argmin())
-    nu = float(values[worst])
-    refuted = len(witnesses) > 0
-    return AssumptionB(
-        nu, margin, margin > 0 and nu > 0 and not refuted, everything[worst], values[np.isfinite(values)], seed, off
-    )
+        children = np.exp(step * rng.standard_normal((len(parents), 1, 1))) * (parents + step * size * noise)
+        tried = np.concatenate([tried, children])
+        ratios = np.concatenate([ratios, _ratios(problem, chosen, children, margin, p)])
+    nu, W_worst = float(ratios.min()), tried[ratios.argmin()]
+    holds = margin > 0 and nu > 0 and not len(witnesses)
+    return AssumptionB(nu, margin, holds, W_worst, ratios[np.isfinite(ratios)], seed, off)
 
 
 def _off_margin(problem: Problem, chosen: Any, p: float) -> tuple[tuple[int, ...], Array]:
@@ -149,8 +146,3 @@ def _ratios(problem: Problem, chosen: Any, W: Array, margin: float, p: float) ->
 def _label_margins(points: Array, problem: Problem, p: float) -> Array:
     """1/‖v‖_p for each of (K, n, d) points, 0 where no v separates them."""
     return np.asarray(lp_svm(points, problem.y, p=p, throw=False).margin)
-
-
-def _candidates(d: int, p: float, samples: int, rng: np.random.Generator) -> Array:
-    noise = rng.standard_normal((samples, d, d))
-    return np.asarray(direction(noise, p) * np.logspace(-1, 3, samples)[:, None, None])

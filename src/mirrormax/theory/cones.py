@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -159,29 +159,29 @@ def empirical_cone(
     W_mm = np.asarray(att_svm(problem, chosen, p=p).W if W_mm is None else W_mm, dtype=np.float64)
     R = float(lp_norm(W_mm, p)) if R is None else number("R", R, above=0.0)
     steps = max(1000, math.ceil(2 * (2 * R) ** (p - 1) / lr)) if steps is None else steps
-    options: dict[str, Any] = {"p": p, "lr": lr, "steps": steps, "normalize": normalize, "loss": loss}
-    options["options"] = SimulationOptions(references=W_mm, weights="last")
-    shares: dict[float, float] = {}
-
-    def look(mus: list[float]) -> None:
-        W0 = np.stack([boundary_starts(W_mm, p, mu, R, starts=starts, seed=seed) for mu in mus])
-        shares.update(zip(mus, _shares(problem, chosen, W0, np.array(mus), (stay, shrink), options), strict=True))
-
-    look(_grid(bracket, grid))
-    for _ in range(refinements):
-        mu, upper = _bracket(shares)
-        if 0 < mu < upper < math.inf:
-            look(np.geomspace(mu, upper, 5)[1:-1].tolist())
-    tried = sorted(shares)
-    return EmpiricalCone(*_bracket(shares), R, p, starts, seed, np.array(tried), np.array([shares[m] for m in tried]))
-
-
-def _grid(bracket: tuple[float, float], count: int) -> list[float]:
+    options = SimulationOptions(references=W_mm, weights="last")
     low, high = number("bracket[0]", bracket[0], above=0.0), number("bracket[1]", bracket[1], below=2.0)
     if not low < high:
         raise ValueError(f"bracket must rise from a smaller to a larger μ, got {bracket!r}.")
-    mus: list[float] = np.geomspace(low, high, max(int(count), 2)).tolist()
-    return mus
+    shares: dict[float, float] = {}
+
+    def look(mus: Array) -> None:
+        """The share of runs from each of these μ that stay and converge."""
+        W0 = np.stack([boundary_starts(W_mm, p, mu, R, starts=starts, seed=seed) for mu in mus])
+        run = simulate(
+            problem, W0=W0, p=p, lr=lr, steps=steps, normalize=normalize, loss=loss, record=60, options=options
+        )
+        D, limits = run.divergence["reference"], mus[:, None]
+        good = (stay * limits >= D).all(0) & (D[-1] <= shrink * limits) & (run.alpha == chosen).all(-1)
+        shares.update(zip(mus.tolist(), good.mean(-1).tolist(), strict=True))
+
+    look(np.geomspace(low, high, max(int(grid), 2)))
+    for _ in range(refinements):
+        mu, upper = _bracket(shares)
+        if 0 < mu < upper < math.inf:
+            look(np.geomspace(mu, upper, 5)[1:-1])
+    tried = sorted(shares)
+    return EmpiricalCone(*_bracket(shares), R, p, starts, seed, np.array(tried), np.array([shares[m] for m in tried]))
 
 
 def _bracket(shares: dict[float, float]) -> tuple[float, float]:
@@ -189,14 +189,3 @@ def _bracket(shares: dict[float, float]) -> tuple[float, float]:
     mus = [0.0, *sorted(shares), math.inf]
     last = max((k for k, mu in enumerate(mus) if shares.get(mu) == 1.0), default=0)
     return mus[last], mus[last + 1]
-
-
-def _shares(
-    problem: Problem, alpha: Any, W0: Array, mus: Array, limits: tuple[float, float], options: dict[str, Any]
-) -> list[float]:
-    """For each μ, the share of runs from W0 (M, B, d, d) that stay within limits[0]·μ and end within limits[1]·μ."""
-    run = simulate(problem, W0=W0, record=60, **options)
-    D, stay, shrink = run.divergence["reference"], limits[0] * mus[:, None], limits[1] * mus[:, None]
-    good = (stay >= D).all(0) & (D[-1] <= shrink) & (run.alpha == alpha).all(-1)
-    shares: list[float] = good.mean(-1).tolist()
-    return shares

@@ -156,16 +156,36 @@ def constants(
     n, T, d = problem.X.shape
     chosen = chosen_tokens(problem, alpha)
     W, leads = _solution(problem, chosen, p, W_mm)
+    norm = float(lp_norm(W, p))
     present = np.ones((n, T), dtype=bool) if problem.mask is None else problem.mask
     support = np.asarray(support_tokens(problem, W, chosen, tol=tol))
     others = present & ~support & (np.arange(T) != chosen[:, None])
     # (7): half of what the tokens that are no support have beyond margin 1; no such token, no bound.
     delta_prime = 0.5 * float(np.min(leads[others] - 1)) if others.any() else math.inf
     delta = min(0.25, delta_prime)
-    norm = float(lp_norm(W, p))
     A = max(1.0, norm * float(_outer_norms(problem, dual_exponent(p))[present].max()))
-    gap, bar = _score_gaps(problem.scores(), chosen, support)
-    of_scores = _score_bounds(problem, present, p, loss)
+    # Below (9).
+    mu0 = (delta / (8 * A)) ** p / p if p >= 2 else (delta * (p - 1) / (4 * A * d ** (2 / p - 1))) ** 2 / p
+    scores = problem.scores()
+    # (10): γ_iα − max and − min of γ over the support tokens of sample i, NaN without any.
+    of_chosen = np.where(support.any(1), np.take_along_axis(scores, chosen[:, None], 1)[:, 0], np.nan)
+    gap = of_chosen - np.where(support, scores, -np.inf).max(1)
+    # The range of margins that attention can give sample i. Γ is (11); L̄ is (19) at its largest over all W, as the
+    # slopes l'_i depend on W; the bounds of the risk are Lemma 6's, and that of ‖∇L‖_p Lemma 8's: Σ_t s_t |γ_t − Σ sγ|
+    # is at most half the range, and weighs the x_t zᵀ.
+    low, high = np.where(present, scores, np.inf).min(1), np.where(present, scores, -np.inf).max(1)
+    grid = low[:, None] + (high - low)[:, None] * np.linspace(0, 1, SLOPE_POINTS)
+    slopes = -loss.derivative(torch.from_numpy(grid)).numpy()
+    smallest, largest = slopes.min(), slopes.max(1)
+    if (largest <= 0).any():
+        raise ValueError(f"loss {loss.name!r} must be decreasing; theory.check_loss says where it is not.")
+    Gamma = float((high - low).max())
+    # Assumption A is violated where the loss is flat: the lemmas then ask for infinite radii.
+    L_bar = float(largest.sum() / smallest) if smallest > 0 else math.inf
+    R_delta, least_gap = math.inf, float(np.nanmin(gap))
+    if least_gap > 0:  # R_δ = (‖W_mm‖/δ) log[2ΓL̄AT²(T+1) / (min γ_gap (1 − δ/2))] (Lemma 10)
+        R_delta = norm / delta * math.log(2 * Gamma * L_bar * A * T**2 * (T + 1) / (least_gap * (1 - delta / 2)))
+    tokens = np.where(present, _outer_norms(problem, p), 0.0).max(1)
     return Constants(
         p=p,
         n=n,
@@ -179,49 +199,17 @@ def constants(
         delta_prime=delta_prime,
         delta=delta,
         A=A,
-        mu0=_initial_radius(p, delta, A, d),
+        mu0=float(mu0),
         gamma_gap=gap,
-        gamma_bar_gap=bar,
-        R_delta=_radius(norm, delta, A, of_scores["Gamma"] * of_scores["L_bar"], float(np.nanmin(gap)), T),
-        **of_scores,
+        gamma_bar_gap=of_chosen - np.where(support, scores, np.inf).min(1),
+        Gamma=Gamma,
+        L_bar=L_bar,
+        gradient_bound=float((largest * (high - low) / 2 * tokens).mean()),
+        loss_min=float(loss.value(torch.from_numpy(high)).mean()),
+        loss_max=float(loss.value(torch.from_numpy(low)).mean()),
+        R_delta=R_delta,
+        loss=check_loss(loss, low.min(), high.max()) if low.min() < high.max() else None,
     )
-
-
-def _score_bounds(problem: Problem, present: Any, p: float, loss: Loss) -> dict[str, Any]:
-    """What follows from the range [low_i, high_i] of margins that attention can give sample i.
-
-    Γ (11); L̄ (19) at its largest over all W, as the slopes l'_i depend on W; the bounds of the risk (Lemma 6); and
-    that of ‖∇L‖_p (Lemma 8): Σ_t s_t |γ_t − Σ sγ| is at most half the range, and weighs the x_t zᵀ.
-    """
-    scores = problem.scores()
-    low, high = np.where(present, scores, np.inf).min(1), np.where(present, scores, -np.inf).max(1)
-    smallest, largest = _slopes(loss, low, high)
-    if (largest <= 0).any():
-        raise ValueError(f"loss {loss.name!r} must be decreasing; theory.check_loss says where it is not.")
-    tokens = np.where(present, _outer_norms(problem, p), 0.0).max(1)
-    return {
-        "Gamma": float((high - low).max()),
-        # Assumption A is violated where the loss is flat: the lemmas then ask for infinite radii.
-        "L_bar": float(largest.sum() / smallest.min()) if smallest.min() > 0 else math.inf,
-        "gradient_bound": float((largest * (high - low) / 2 * tokens).mean()),
-        "loss_min": float(loss.value(torch.from_numpy(high)).mean()),
-        "loss_max": float(loss.value(torch.from_numpy(low)).mean()),
-        "loss": check_loss(loss, low.min(), high.max()) if low.min() < high.max() else None,
-    }
-
-
-def _initial_radius(p: float, delta: float, A: float, d: int) -> float:
-    """μ0 = (1/p)(δ/8A)^p for p ≥ 2, (1/p)(δ(p−1)/(4A d^{2/p−1}))² below (9)."""
-    if p >= 2:
-        return float((delta / (8 * A)) ** p / p)
-    return float((delta * (p - 1) / (4 * A * d ** (2 / p - 1))) ** 2 / p)
-
-
-def _radius(norm: float, delta: float, A: float, spread: float, gap: float, T: int) -> float:
-    """R_δ = (‖W_mm‖/δ) log[2ΓL̄AT²(T+1) / (min γ_gap (1 − δ/2))] (Lemma 10); ``spread`` is ΓL̄."""
-    if not gap > 0:
-        return math.inf
-    return norm / delta * math.log(2 * spread * A * T**2 * (T + 1) / (gap * (1 - delta / 2)))
 
 
 def _solution(problem: Problem, alpha: Any, p: float, W_mm: Any) -> tuple[Array, Array]:
@@ -235,21 +223,6 @@ def _solution(problem: Problem, alpha: Any, p: float, W_mm: Any) -> tuple[Array,
     return W / leads.min(), leads / leads.min()
 
 
-def _score_gaps(scores: Array, alpha: Any, support: Any) -> tuple[Array, Array]:
-    """γ_iα − max and − min of γ over the support tokens of sample i, NaN without any (10)."""
-    chosen = np.take_along_axis(scores, alpha[:, None], 1)[:, 0]
-    some = support.any(1)
-    highest, lowest = np.where(support, scores, -np.inf).max(1), np.where(support, scores, np.inf).min(1)
-    return np.where(some, chosen - highest, np.nan), np.where(some, chosen - lowest, np.nan)
-
-
 def _outer_norms(problem: Problem, r: float) -> Array:
     """‖x_it z_iᵀ‖_{r,r} = ‖x_it‖_r ‖z_i‖_r, (n, T)."""
     return np.asarray(lp_norm(problem.X, r, dim=-1) * lp_norm(problem.z, r, dim=-1)[:, None])
-
-
-def _slopes(loss: Loss, low: Array, high: Array) -> tuple[Array, Array]:
-    """The smallest and largest −l' over the margins [low_i, high_i] that attention can give sample i."""
-    grid = low[:, None] + (high - low)[:, None] * np.linspace(0, 1, SLOPE_POINTS)
-    slopes = -loss.derivative(torch.from_numpy(grid)).numpy()
-    return slopes.min(1), slopes.max(1)

@@ -86,22 +86,17 @@ def diagnose(run: Trajectory, problem: Problem | None = None) -> Diagnosis:
         raise ValueError(f"run must be a single run, got a batch of shape {run.batch_shape}; pass run[i].")
     run = run.numpy()
     alive = np.asarray(run.steps) <= int(run.updates)
-    solution = _solution(run, problem)
-    found = {
+    potential, solution = run.potentials().item(), None
+    p = potential.p if isinstance(potential, Lp) else math.nan
+    if problem is not None and isinstance(potential, Lp):
+        solution = att_svm(problem.X, problem.z, run.alpha, p=p, mask=problem.mask, throw=False)
+    findings = {
         "growth": _growth(run, alive),
         "oscillation": _oscillation(run, alive, solution.W if solution is not None and solution.optimal else None),
         "tokens": _tokens(run, alive, problem, solution),
-        "precision": _precision(run),
+        "precision": _precision(run, p),
     }
-    return Diagnosis(tuple(Sign(name, *finding) for name, finding in found.items()))
-
-
-def _solution(run: Trajectory, problem: Problem | None) -> Any:
-    """The attention SVM of the run's tokens, or None without a problem, or for another potential than ℓp."""
-    potential = run.potentials().item()
-    if problem is None or not isinstance(potential, Lp):
-        return None
-    return att_svm(problem.X, problem.z, run.alpha, p=potential.p, mask=problem.mask, throw=False)
+    return Diagnosis(tuple(Sign(name, *finding) for name, finding in findings.items()))
 
 
 def _growth(run: Trajectory, alive: Any) -> Finding:
@@ -181,9 +176,8 @@ def _samples(count: int) -> str:
     return f"{count} sample{'s' if count > 1 else ''}"
 
 
-def _precision(run: Trajectory) -> Finding:
-    potential, last = run.potentials().item(), np.asarray(run.W[-1])
-    p = potential.p if isinstance(potential, Lp) else math.nan
+def _precision(run: Trajectory, p: float) -> Finding:
+    last = np.asarray(run.W[-1])
     zero = float((last == 0).mean())
     if str(run.status) == "nonfinite":
         why = f"|u|^{{1/(p−1)}} with p = {p:g}" if p < NEAR_ONE else "the next iterate"

@@ -26,15 +26,11 @@ from mirrormax.geometry import Lp, direction, directional_divergence
 from mirrormax.problem import Problem, gathers_problem
 from mirrormax.theory.constants import Constants
 from mirrormax.theory.setting import read_run
-from mirrormax.theory.step_size import small_steps
-from mirrormax.theory.transitions import Transitions, transitions
+from mirrormax.theory.step_size import EIGENVALUE_ROUNDING, step_bounds
+from mirrormax.theory.transitions import TOLERANCE, Transitions
 
-# Of the terms an inequality compares; their rounding is below this by three orders.
-TOLERANCE = 1e-9
 LARGEST_PI = 1 - 1e-9  # Lemma 11 has π in (0, 1)
 
-NO_CONE = "it needs no cone, and a small step"
-NONE_SMALL = "no recorded update has a step so small that ψ − ηL is convex on its way (Remark 1)"
 TOO_LONG = "the step is too long for ψ − ηL to be convex between neighbouring iterates (Remark 1, Lemma 13 fails)"
 NEIGHBOURS = "no two recorded steps follow one another; simulate with record='all', or record pairs k, k + 1"
 
@@ -68,7 +64,7 @@ class LemmaCheck:
         )
 
 
-Judged = tuple[npt.NDArray[np.int64], Tensor, Tensor, str]
+Judged = tuple[Tensor, Tensor, Tensor, str]
 """The steps a lemma speaks of, larger side minus smaller side there, the size of what is compared, and a sentence."""
 
 
@@ -97,33 +93,36 @@ class _Records:
 
     @cached_property
     def moves(self) -> Transitions:
-        if not len(self.path.pairs()):
+        if not len(self.path.pairs):
             raise _Silence(NEIGHBOURS)
-        return transitions(self.path)
+        return Transitions(self.path)
 
-    def inside(self, mu: float, R: float = 0.0) -> tuple[npt.NDArray[np.bool_], str]:
+    def divergence(self, W: Tensor) -> Tensor:
+        """From the direction of W_mm to those of W (K, d, d): (K,)."""
+        return directional_divergence(torch.from_numpy(self.constants.W_mm), W, self.path.p)
+
+    def inside(self, mu: float, R: float = 0.0) -> tuple[Tensor, str]:
         """Which records are in C_{p,μ,R}(W_mm), and the sentence that says so; silence if none is."""
-        path, c = self.path, self.constants
-        if not c.locally_optimal:
+        if not self.constants.locally_optimal:
             raise _Silence("alpha is not locally optimal, which the theory asks for")
-        far = directional_divergence(torch.from_numpy(c.W_mm), path.W, path.p).numpy()
-        sizes = Lp(path.p).norm(path.W).numpy()
+        far, sizes = self.divergence(self.path.W), Lp(self.path.p).norm(self.path.W)
         inside = (far <= mu) & (sizes >= R)
         cone = f"the cone of divergence at most {mu:.2e}" + (f" and norm at least {R:.2e}" if R > 0 else "")
         if inside.any():
             return inside, f"{int(inside.sum())} of {len(inside)} records are in {cone}"
-        nearest = f"{np.nanmin(far):.2e}" if not np.isnan(far).all() else "undefined"
+        defined = far[~far.isnan()]
+        nearest = f"{defined.min():.2e}" if len(defined) else "undefined"
         raise _Silence(
             f"no recorded W enters {cone}; the smallest divergence is {nearest} and the largest norm "
             f"{sizes.max():.3g}. At this size the theory says nothing of the run; empirical_cone measures from where "
             "runs do converge"
         )
 
-    def moves_inside(self, mu: float, R: float) -> tuple[npt.NDArray[np.bool_], str]:
+    def moves_inside(self, mu: float, R: float) -> tuple[Tensor, str]:
         """Which updates start in that cone, and the sentence; silence if none does."""
         moves = self.moves
         inside, why = self.inside(mu, R)
-        at = inside[self.path.pairs()]
+        at = inside[self.path.pairs]
         if not at.any():
             raise _Silence(NEIGHBOURS)
         return at, why + _lost(moves)
@@ -206,37 +205,36 @@ def check_lemmas(problem: Problem, run: Trajectory, constants: Constants) -> lis
 
 def _checked(lemma: int, records: _Records) -> LemmaCheck:
     try:
-        steps, slack, scale, reason = LEMMAS[lemma](records)
+        judged, slack, scale, reason = LEMMAS[lemma](records)
     except _Silence as silence:
         none = np.empty(0, np.int64)
         return LemmaCheck(lemma, False, None, str(silence), none, np.empty(0), none)
-    bad = ~(slack >= -TOLERANCE * scale).numpy()
+    steps, bad = judged.numpy(), ~(slack >= -TOLERANCE * scale).numpy()
     return LemmaCheck(lemma, True, not bad.any(), reason, steps, slack.numpy(), steps[bad])
 
 
 def _lemma_9(r: _Records) -> Judged:
     c = r.constants
     inside, why = r.inside(c.mu0)
-    W = direction(r.path.W[torch.from_numpy(inside)], r.path.p) * c.norm
+    W = direction(r.path.W[inside], r.path.p) * c.norm
     leads = token_leads(r.path.data, W, torch.from_numpy(c.alpha))
     support, others = torch.from_numpy(c.support), torch.from_numpy(c.others)
     near = torch.where(support, (leads - 1).abs(), 0.0).amax((-2, -1))
     nearest_other = torch.where(others, leads, torch.inf).amin(-1)
     farthest_support = torch.where(support, leads, -torch.inf).amax(-1)
-    slack = torch.stack(
-        [
-            (nearest_other - farthest_support).amin(-1) - 1.5 * c.delta,
-            nearest_other.amin(-1) - 1 - 1.5 * c.delta,
-            0.5 * c.delta - near,
-        ]
-    ).amin(0)
+    slacks = [
+        (nearest_other - farthest_support).amin(-1) - 1.5 * c.delta,
+        nearest_other.amin(-1) - 1 - 1.5 * c.delta,
+        0.5 * c.delta - near,
+    ]
+    slack = torch.stack(slacks).amin(0)
     return r.path.steps[inside], slack, torch.full_like(slack, c.delta), why
 
 
 def _lemma_10(r: _Records) -> Judged:
     c, p = r.constants, r.path.p
     inside, why = r.inside(c.mu0, c.R_delta)
-    W = r.path.W[torch.from_numpy(inside)]
+    W = r.path.W[inside]
     state, gradient, log_scale = r.path.gradient(W)
     towards = (torch.from_numpy(c.W_mm), direction(W, p) * c.norm)
     pull = torch.stack([-(gradient * V).sum((-2, -1)) for V in towards]).amin(0)
@@ -257,7 +255,7 @@ def _log_pull_bound(r: _Records, W: Tensor, state: Saturated) -> Tensor:
 def _lemma_11(r: _Records) -> Judged:
     c, p, pi = r.constants, r.path.p, r.pi
     inside, why = r.inside(c.mu0, c.R_pi(pi))
-    W = r.path.W[torch.from_numpy(inside)]
+    W = r.path.W[inside]
     _, gradient, _ = r.path.gradient(W)
     own, best = (-(gradient * direction(V, p)).sum((-2, -1)) for V in (W, torch.from_numpy(c.W_mm)))
     return r.path.steps[inside], (1 + pi) * best - own, own.abs() + best.abs(), why
@@ -269,39 +267,39 @@ def _lemma_12(r: _Records) -> Judged:
     if not usable.any():
         raise _Silence("the only recorded update starts at W = 0, where the lemma divides by zero")
     slack, scale = moves.norm_slack(), (moves.along(moves.W) / moves.norm).abs()
-    steps = r.path.steps[r.path.pairs()][usable.numpy()]
-    return steps, slack[usable], scale[usable], "it needs no cone" + _lost(moves)
+    return moves.steps[usable], slack[usable], scale[usable], "it needs no cone" + _lost(moves)
 
 
 def _lemma_13(r: _Records) -> Judged:
-    return _small_steps(r, r.moves.convexity() - (r.moves.residual * r.moves.W_next).sum((-2, -1)))
+    return _where_small(r, r.moves.convexity() - (r.moves.residual * r.moves.W_next).sum((-2, -1)))
 
 
 def _lemma_14(r: _Records) -> Judged:
-    return _small_steps(r, -r.moves.loss_change)
+    return _where_small(r, -r.moves.loss_change)
 
 
-def _small_steps(r: _Records, slack: Tensor) -> Judged:
-    """Judged where the step is small."""
-    small = small_steps(r.path)
+def _where_small(r: _Records, slack: Tensor) -> Judged:
+    """Judged where the step is so small that ψ − ηL is convex at W(k), halfway, and at W(k+1)."""
+    bounds = step_bounds(r.path, r.path.pairs, torch.tensor([0.0, 0.5, 1.0], dtype=torch.float64))
+    small = (bounds >= 1 - EIGENVALUE_ROUNDING).all(-1)
     if not small.any():
-        raise _Silence(NONE_SMALL)
+        raise _Silence("no recorded update has a step so small that ψ − ηL is convex on its way (Remark 1)")
     long = int((~small).sum())
-    why = NO_CONE + (f"; of {len(small)} updates {long} have too long a step" if long else "") + _lost(r.moves)
-    return r.path.steps[r.path.pairs()][small.numpy()], slack[small], r.moves.length()[small], why
+    why = f"; of {len(small)} updates {long} have too long a step" if long else ""
+    why = "it needs no cone, and a small step" + why + _lost(r.moves)
+    return r.moves.steps[small], slack[small], r.moves.length()[small], why
 
 
 def _lemma_16(r: _Records) -> Judged:
     c, moves, pi = r.constants, r.moves, r.pi
     at, why = r.moves_inside(c.mu0, c.R_pi(pi))
-    at &= ~moves.too_long(TOLERANCE).numpy()
+    at &= ~moves.too_long()
     if not at.any():
         raise _Silence(TOO_LONG)
     target = direction(torch.from_numpy(c.W_mm), r.path.p)
     pull = moves.along(target) + (moves.residual * target).sum((-2, -1))
     slack = pull - moves.norm_growth() / (1 + pi) - moves.loss_change / moves.norm
-    chosen = torch.from_numpy(at)
-    return r.path.steps[r.path.pairs()][at], slack[chosen], moves.along(target).abs()[chosen], why
+    return moves.steps[at], slack[at], moves.along(target).abs()[at], why
 
 
 def _lemma_17(r: _Records) -> Judged:
@@ -316,36 +314,33 @@ def _lemma_17(r: _Records) -> Judged:
     later = path.steps > 0
     if not later.any():
         raise _Silence("nothing is recorded after W(0), with which the lemma begins; run more steps")
-    if len(path.pairs()) and bool(r.moves.too_long(TOLERANCE).any()):
+    if len(path.pairs) and r.moves.too_long().any():
         raise _Silence(TOO_LONG)
     if path.normalize:
-        if len(path.pairs()) != len(path.steps) - 1:
+        if len(path.pairs) != len(path.steps) - 1:
             raise _Silence("for normalised steps every update must be recorded; simulate with record='all'")
         descent = torch.cumsum(-r.moves.loss_change / r.moves.norm, 0)
-        if bool((descent / Lp(path.p).norm(r.moves.W_next).pow(path.p - 1) > mu / 3).any()):
+        if (descent / Lp(path.p).norm(r.moves.W_next).pow(path.p - 1) > mu / 3).any():
             raise _Silence("the last term of (27) exceeds μ/3: start at a larger norm, or take shorter steps")
-    W = path.W[torch.from_numpy(later)]
-    far = directional_divergence(torch.from_numpy(c.W_mm), W, path.p)
-    slack = torch.minimum(mu - far, mu * (Lp(path.p).norm(W) / radius - 1))
+    W = path.W[later]
+    slack = torch.minimum(mu - r.divergence(W), mu * (Lp(path.p).norm(W) / radius - 1))
     return path.steps[later], slack, torch.full_like(slack, mu), why
 
 
 def _lemma_18(r: _Records) -> Judged:
     c, path, moves = r.constants, r.path, r.moves
     inside, why = r.inside(c.mu0, c.R_pi(LARGEST_PI))
-    first = int(inside.argmax())
-    usable = np.zeros(len(path.steps) - 1, dtype=bool)
-    usable[path.pairs()] = ~moves.too_long(TOLERANCE).numpy()
-    usable &= inside[:-1]
-    stop = first + int(np.argmin(np.append(usable[first:], False)))
+    first = int(inside.nonzero()[0])
+    usable = torch.zeros(len(path.steps), dtype=torch.bool)
+    usable[path.pairs] = ~moves.too_long()
+    stop = first + int((~(usable & inside)[first:]).nonzero()[0])
     if stop == first:
         raise _Silence(f"no update inside the cone is recorded with a step that is small enough; {why}")
-    used = torch.from_numpy(np.isin(path.pairs(), np.arange(first, stop)))
+    used = (path.pairs >= first) & (path.pairs < stop)
     pi = torch.tensor([c.pi_at(float(size)) for size in moves.norm[used]], dtype=torch.float64)
     paid = pi / (1 + pi) * moves.norm_growth()[used] - moves.loss_change[used] / moves.norm[used]
     W = path.W[first : stop + 1]
-    far = directional_divergence(torch.from_numpy(c.W_mm), W, path.p)
-    excess = Lp(path.p).norm(W).pow(path.p - 1) * far
+    excess = Lp(path.p).norm(W).pow(path.p - 1) * r.divergence(W)
     bound = excess[0] + paid.cumsum(0)
     steps = path.steps[first + 1 : stop + 1]
     return steps, bound - excess[1:], bound.abs() + excess[1:], why + _lost(moves)
@@ -354,17 +349,16 @@ def _lemma_18(r: _Records) -> Judged:
 def _lemma_19(r: _Records) -> Judged:
     c, moves = r.constants, r.moves
     at, why = r.moves_inside(c.mu0, c.R_delta)
-    at &= ~moves.lost.numpy()
+    at &= ~moves.lost
     if not at.any():
         raise _Silence("every recorded update in the cone is below the rounding of W")
-    chosen = torch.from_numpy(at)
-    W = moves.W[chosen]
+    W = moves.W[at]
     state, gradient, log_scale = r.path.gradient(W)
     # η_k e^{log_scale}, the factor of the scaled gradient, is what floating point holds.
     factor = torch.log(r.path.step_factor(gradient, log_scale)) - log_scale
     bound = factor + _log_pull_bound(r, W, state) - math.log(c.norm)
-    slack = _log(moves.norm_growth()[chosen]) - bound
-    return r.path.steps[r.path.pairs()][at], slack, torch.ones_like(slack), why
+    slack = _log(moves.norm_growth()[at]) - bound
+    return moves.steps[at], slack, torch.ones_like(slack), why
 
 
 LEMMAS: dict[int, Callable[[_Records], Judged]] = {

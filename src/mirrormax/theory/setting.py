@@ -24,16 +24,17 @@ class Path:
     """The iterates of one ℓp-AttGD run that were recorded, the problem and the settings that made them."""
 
     data: Problem[Tensor]
-    steps: npt.NDArray[np.int64]  # (K,)
+    steps: Tensor  # (K,)
     W: Tensor  # (K, d, d)
     p: float
     lr: float
     normalize: bool
     loss: Loss
 
-    def pairs(self) -> npt.NDArray[np.intp]:
+    @property
+    def pairs(self) -> Tensor:
         """The records whose successor is the next update, not one further on."""
-        return np.flatnonzero(np.diff(self.steps) == 1)
+        return (self.steps.diff() == 1).nonzero()[:, 0]
 
     def gradient(self, W: Tensor) -> tuple[Saturated, Tensor, Tensor]:
         """The model at W (..., d, d), ∇L(W)/e^log_scale, and log_scale (...)."""
@@ -100,7 +101,7 @@ def read_run(problem: Problem, run: Trajectory) -> Path:
     alive = np.asarray(run.steps) <= int(run.updates)
     return Path(
         data=data,
-        steps=np.asarray(run.steps, dtype=np.int64)[alive],
+        steps=torch.from_numpy(np.asarray(run.steps, dtype=np.int64)[alive]),
         W=torch.from_numpy(np.array(run.W[alive], dtype=np.float64)),
         p=exponent(json.loads(str(run.potential))),
         lr=float(config["lr"]),

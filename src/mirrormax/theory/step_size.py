@@ -11,7 +11,6 @@ and the risk (1/n) Σ_i (l''(m) ∂m ∂mᵀ + l'(m) ∂²m) in h, from where W 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,7 +38,9 @@ def scaled_hessian(data: Problem, W: Tensor, loss: Loss) -> tuple[Tensor, Tensor
     s = state.log_s.exp()
     scaled = pulls - s * pulls.sum(-1, keepdim=True)  # −l' c / e^scale
     plain = s * (state.gains - (s * state.gains).sum(-1, keepdim=True))  # c
-    bend = _second(loss.derivative, state.margins) / -loss.derivative(state.margins)
+    # l'', of which a loss gives only l'.
+    second = torch.func.jvp(loss.derivative, (state.margins,), (torch.ones_like(state.margins),))[1]
+    bend = second / -loss.derivative(state.margins)
     curved = (bend.unsqueeze(-1) * scaled).unsqueeze(-1) * plain.unsqueeze(-2)
     cross = scaled.unsqueeze(-1) * s.unsqueeze(-2)
     in_logits = curved - torch.diag_embed(scaled) + cross + cross.mT
@@ -47,17 +48,6 @@ def scaled_hessian(data: Problem, W: Tensor, loss: Loss) -> tuple[Tensor, Tensor
     d = data.X.shape[-1]
     blocks = torch.einsum("...nab,nj,nk->...ajbk", in_tokens, data.z, data.z)
     return blocks.reshape(*blocks.shape[:-4], d * d, d * d), log_scale
-
-
-def _second(derivative: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """l''(x), elementwise; a loss gives only l'."""
-    with torch.enable_grad():
-        x = x.detach().clone().requires_grad_(True)
-        slope = derivative(x)
-        if not slope.requires_grad:  # a constant slope
-            return torch.zeros_like(x)
-        (result,) = torch.autograd.grad(slope.sum(), x)
-    return result
 
 
 # Of the largest entry: an eigenvalue nearer to zero than this is zero to the eigensolver.
@@ -102,15 +92,14 @@ def step_size_ok(
     size is small enough unless L does not curve up there; a run from W = 0 shows that at once.
     """
     path = read_run(problem, run)
-    at = path.pairs()
+    at = path.pairs
     if not len(at):
         raise ValueError("no two recorded steps follow one another; simulate with record='all', or record pairs.")
     if len(at) > max_updates:
         at = at[np.unique(np.linspace(0, len(at) - 1, max_updates).round().astype(int))]
     parts = torch.as_tensor(fractions, dtype=torch.float64)
-    bounds = _bounds(path, torch.from_numpy(at), parts)
-    tight = int(bounds.argmin())
-    k, r = divmod(tight, len(parts))
+    bounds = step_bounds(path, at, parts)
+    k, r = divmod(int(bounds.argmin()), len(parts))
     largest = float(bounds.min()) * path.lr
     return StepSizeCheck(
         ok=largest >= path.lr * (1 - EIGENVALUE_ROUNDING),
@@ -120,14 +109,6 @@ def step_size_ok(
         fraction=float(parts[r]),
         points=bounds.numel(),
     )
-
-
-def small_steps(path: Path) -> Tensor:
-    """For each recorded update, (P,): whether ψ − ηL is convex at W(k), halfway, and at W(k+1)."""
-    parts, pairs = torch.tensor([0.0, 0.5, 1.0], dtype=torch.float64), torch.from_numpy(path.pairs())
-    bounds = _bounds(path, pairs, parts)
-    small: Tensor = (bounds.reshape(-1, len(parts)) >= 1 - EIGENVALUE_ROUNDING).all(-1)
-    return small
 
 
 def largest_step(curvature: Tensor, hessian: Tensor) -> Tensor:
@@ -146,19 +127,19 @@ def largest_step(curvature: Tensor, hessian: Tensor) -> Tensor:
     return torch.where(flat.any(-1), 0.0, bound)
 
 
-def _bounds(path: Path, pairs: Tensor, parts: Tensor) -> Tensor:
-    """The factor by which lr may grow at each point, ``parts`` of the way from W(k) to W(k+1) for each of the pairs."""
-    return torch.cat([_look(path, at, parts) for at in pairs.split(CHUNK)])
-
-
-def _look(path: Path, at: Tensor, parts: Tensor) -> Tensor:
-    W, W_next = path.W[at], path.W[at + 1]
-    _, gradient, scale = path.gradient(W)
-    factor = path.step_factor(gradient, scale)
-    points = (W[:, None] + parts[:, None, None] * (W_next - W)[:, None]).flatten(0, 1)
-    factor, scale = (t.repeat_interleave(len(parts)) for t in (factor, scale))
-    hessian, here = scaled_hessian(path.data, points, path.loss)
-    # η∇²L: the scale of the Hessian against that of the gradient which the step size was divided by.
-    hessian = hessian * (factor * torch.exp(here - scale))[:, None, None]
-    curvature = (path.p - 1) * points.flatten(1).abs().pow(path.p - 2)
-    return largest_step(curvature, hessian)
+def step_bounds(path: Path, pairs: Tensor, parts: Tensor) -> Tensor:
+    """The factor by which lr may grow at each point, ``parts`` of the way from W(k) to W(k+1) for each of the pairs:
+    (P, parts)."""
+    bounds = []
+    for at in pairs.split(CHUNK):
+        W, W_next = path.W[at], path.W[at + 1]
+        _, gradient, scale = path.gradient(W)
+        factor = path.step_factor(gradient, scale)
+        points = (W[:, None] + parts[:, None, None] * (W_next - W)[:, None]).flatten(0, 1)
+        factor, scale = (t.repeat_interleave(len(parts)) for t in (factor, scale))
+        hessian, here = scaled_hessian(path.data, points, path.loss)
+        # η∇²L: the scale of the Hessian against that of the gradient which the step size was divided by.
+        hessian = hessian * (factor * torch.exp(here - scale))[:, None, None]
+        curvature = (path.p - 1) * points.flatten(1).abs().pow(path.p - 2)
+        bounds.append(largest_step(curvature, hessian))
+    return torch.cat(bounds).reshape(-1, len(parts))

@@ -15,8 +15,6 @@ A normalised run is ℓp-AttGD with the step size η_k = η/‖∇L(W(k))‖_q, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
@@ -25,6 +23,8 @@ from mirrormax.geometry import Lp, direction
 from mirrormax.problem import masked_logits
 from mirrormax.theory.setting import Path
 
+# Of the terms an inequality compares; their rounding is below this by three orders.
+TOLERANCE = 1e-9
 # Of the update equation's terms: what storing W instead of the dual variable rounds away, for p between 1.1 and 10.
 ROUNDING = 256 * torch.finfo(torch.float64).eps
 # Below this, l(m + Δ) − l(m) is better had from the slope at the midpoint.
@@ -33,17 +33,26 @@ SMALL_CHANGE = 1e-5
 LARGEST_GROWTH = 600.0
 
 
-@dataclass(frozen=True)
 class Transitions:
-    """P updates W → W⁺ of one run; products with η are those of the step size the update had."""
+    """The updates W → W⁺ of one run between neighbouring records; products with η are those of the update's own step.
 
-    W: Tensor  # (P, d, d)
-    W_next: Tensor  # (P, d, d)
-    step: Tensor  # (P, d, d)      η ∇L(W)
-    residual: Tensor  # (P, d, d)  e, zero where it is rounding
-    loss_change: Tensor  # (P,)    η (L(W⁺) − L(W))
-    lost: Tensor  # (P,)           True where no entry of η∇L shows beside the rounding of ∇ψ(W)
-    p: float
+    ``steps`` (P,); ``W`` and ``W_next`` (P, d, d); ``step`` η∇L(W), (P, d, d); ``residual`` e, (P, d, d), zero where it
+    is rounding; ``loss_change`` η(L(W⁺) − L(W)), (P,); ``lost`` (P,) True where no entry of η∇L shows beside the
+    rounding of ∇ψ(W).
+    """
+
+    def __init__(self, path: Path) -> None:
+        at, self.p, psi = path.pairs, path.p, Lp(path.p)
+        self.steps, self.W, self.W_next = path.steps[at], path.W[at], path.W[at + 1]
+        state, gradient, log_scale = path.gradient(self.W)
+        factor = path.step_factor(gradient, log_scale)
+        self.step = gradient * factor[:, None, None]
+        before, after = psi.mirror_map(self.W), psi.mirror_map(self.W_next)
+        residual = after - before + self.step
+        rounding = ROUNDING * (before.abs() + after.abs() + self.step.abs())
+        self.residual = torch.where(residual.abs() <= rounding, 0.0, residual)
+        self.lost = (self.step.abs() <= rounding).flatten(1).all(-1)
+        self.loss_change = _loss_change(path, state, log_scale, self.W_next - self.W) * factor
 
     @property
     def norm(self) -> Tensor:
@@ -74,26 +83,10 @@ class Transitions:
         """The size of the terms in :meth:`convexity`, (P,)."""
         return self.along(self.W_next - self.W).abs() + Lp(self.p).bregman(self.W_next, self.W)
 
-    def too_long(self, tolerance: float) -> Tensor:
+    def too_long(self) -> Tensor:
         """Updates of ℓp-AttGD, (P,), whose step is not small enough for ψ − ηL to be convex between W and W⁺."""
-        genuine = (self.residual == 0).all(-1).all(-1)
-        return genuine & ~(self.convexity() >= -tolerance * self.length())
-
-
-def transitions(path: Path) -> Transitions:
-    """The updates between neighbouring records of a run."""
-    at = torch.from_numpy(path.pairs())
-    W, W_next, psi = path.W[at], path.W[at + 1], Lp(path.p)
-    state, gradient, log_scale = path.gradient(W)
-    factor = path.step_factor(gradient, log_scale)
-    step = gradient * factor[:, None, None]
-    before, after = psi.mirror_map(W), psi.mirror_map(W_next)
-    residual = after - before + step
-    rounding = ROUNDING * (before.abs() + after.abs() + step.abs())
-    change = _loss_change(path, state, log_scale, W_next - W)
-    lost = (step.abs() <= rounding).all(-1).all(-1)
-    residual = torch.where(residual.abs() <= rounding, 0.0, residual)
-    return Transitions(W, W_next, step, residual, change * factor, lost, path.p)
+        genuine = (self.residual == 0).flatten(1).all(-1)
+        return genuine & ~(self.convexity() >= -TOLERANCE * self.length())
 
 
 def _loss_change(path: Path, state: Saturated, log_scale: Tensor, change: Tensor) -> Tensor:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections import namedtuple
-from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
@@ -90,15 +89,12 @@ class CompiledEngine(Engine):
         super().__init__(setup, loss, rule)
         self.together = {None: 0, "tensor": 1, "global": setup.V.shape[1]}[rule.normalize]
         self.switches = (kernel.CROSS_ENTROPY if loss is None else LOSS_CODES[loss.name], "V" in self.primal)
-        self.shares = list(self._share_out())
-
-    def _share_out(self) -> Iterator[_Share]:
-        """The trials of each p in whole blocks, as many as there are to a thread."""
-        for potential, trials in self.setup.mirror.groups:
+        self.shares: list[_Share] = []
+        for potential, trials in setup.mirror.groups:  # of each p in whole blocks, as many as there are to a thread
             assert isinstance(potential, Lp)
             blocks = -(-len(trials) // WIDTH)
-            for part in trials.split(-(-blocks // allowed_threads()) * WIDTH):
-                yield _Share(self, part, potential.p)
+            parts = trials.split(-(-blocks // allowed_threads()) * WIDTH)
+            self.shares += [_Share(self, part, potential.p) for part in parts]
 
     def session(self) -> AbstractContextManager[None]:
         """Around all of a run: what is left for tensors to do is small."""

@@ -52,48 +52,35 @@ LOGISTIC, EXPONENTIAL, CORRELATION, CROSS_ENTROPY = range(4)
 
 
 @compiled
-def choose(memory: Any, at: Any, i: int, lane: int, alpha: int) -> None:
-    """Make ``alpha`` the selected token of sample i in one trial."""
-    for t in range(at.T):
-        row = i * at.T + t
-        rival = -math.inf if t == alpha else memory[(at.padding + row) * WIDTH + lane]
-        memory[(at.absent + row) * WIDTH + lane] = rival
-        for a in range(at.d):
-            x_alpha = memory[(at.X + (i * at.T + alpha) * at.d + a) * WIDTH + lane]
-            x_t = memory[(at.X + row * at.d + a) * WIDTH + lane]
-            memory[(at.chosen + i * at.d + a) * WIDTH + lane] = x_alpha
-            memory[(at.offsets + row * at.d + a) * WIDTH + lane] = x_t - x_alpha
+def dot(left: Any, a: int, right: Any, b: int, count: int, a_step: int = 1, b_step: int = 1) -> Any:
+    """The sum over ``count`` rows, from a of the one memory times from b of the other."""
+    total = lift(0.0)
+    for j in range(count):
+        total = total + load(left, a + j * a_step) * load(right, b + j * b_step)
+    return total
 
 
 @compiled
 def score(memory: Any, at: Any, i: int) -> None:
     """V x_α and V(x_t − x_α) of sample i."""
     for k in range(at.R):
-        own = lift(0.0)
-        for a in range(at.d):
-            own = own + load(memory, at.chosen + i * at.d + a) * load(memory, at.V + k * at.d + a)
-        store(memory, at.own + i * at.R + k, own)
+        v = at.V + k * at.d
+        store(memory, at.own + i * at.R + k, dot(memory, at.chosen + i * at.d, memory, v, at.d))
         for t in range(at.T):
-            row, gain = i * at.T + t, lift(0.0)
-            for a in range(at.d):
-                gain = gain + load(memory, at.offsets + row * at.d + a) * load(memory, at.V + k * at.d + a)
-            store(memory, at.scores + row * at.R + k, gain)
+            row = i * at.T + t
+            store(memory, at.scores + row * at.R + k, dot(memory, at.offsets + row * at.d, memory, v, at.d))
 
 
 @compiled
 def logits(memory: Any, at: Any, i: int) -> bool:
     """r_t = (x_t − x_α)ᵀWz of sample i into ``r``, −inf at α and at padding; whether another token leads."""
     for a in range(at.d):
-        entry = lift(0.0)
-        for b in range(at.d):
-            entry = entry + load(memory, at.W + a * at.d + b) * load(memory, at.z + i * at.d + b)
-        store(memory, at.query + a, entry)
+        store(memory, at.query + a, dot(memory, at.W + a * at.d, memory, at.z + i * at.d, at.d))
     lead = lift(0.0)
     for t in range(at.T):
-        r = load(memory, at.absent + i * at.T + t)
-        for a in range(at.d):
-            r = r + load(memory, at.offsets + (i * at.T + t) * at.d + a) * load(memory, at.query + a)
-        store(memory, at.r + i * at.T + t, r)
+        row = i * at.T + t
+        r = load(memory, at.absent + row) + dot(memory, at.offsets + row * at.d, memory, at.query, at.d)
+        store(memory, at.r + row, r)
         lead = larger(lead, r)
     leads: bool = any_less(lift(0.0), lead)
     return leads
@@ -101,15 +88,24 @@ def logits(memory: Any, at: Any, i: int) -> bool:
 
 @compiled
 def reselect(memory: Any, at: Any, i: int) -> None:
-    """Select the leading token where another one leads."""
+    """Make the leading token of sample i the selected one, in the trials where another one leads."""
     for lane in range(WIDTH):
         leader, lead = 0, 0.0
         for t in range(at.T):
             r = memory[(at.r + i * at.T + t) * WIDTH + lane]
             if r > lead:
                 leader, lead = t, r
-        if lead > 0.0:
-            choose(memory, at, i, lane, leader)
+        if lead == 0.0:
+            continue
+        for t in range(at.T):
+            row = i * at.T + t
+            rival = -math.inf if t == leader else memory[(at.padding + row) * WIDTH + lane]
+            memory[(at.absent + row) * WIDTH + lane] = rival
+            for a in range(at.d):
+                x_alpha = memory[(at.X + (i * at.T + leader) * at.d + a) * WIDTH + lane]
+                x_t = memory[(at.X + row * at.d + a) * WIDTH + lane]
+                memory[(at.chosen + i * at.d + a) * WIDTH + lane] = x_alpha
+                memory[(at.offsets + row * at.d + a) * WIDTH + lane] = x_t - x_alpha
 
 
 @compiled
@@ -136,10 +132,7 @@ def attend(memory: Any, at: Any, outputs: Any) -> None:
         store(memory, at.boost + i, boost)
         store(memory, at.c + i, zero - log(rest))
         for k in range(at.R):
-            drive = zero
-            for t in range(at.T):
-                row = i * at.T + t
-                drive = drive + load(memory, at.e + row) * load(memory, at.scores + row * at.R + k)
+            drive = dot(memory, at.e + i * at.T, memory, at.scores + i * at.T * at.R + k, at.T, b_step=at.R)
             f = load(memory, at.own + i * at.R + k) + boost * drive
             store(outputs, at.f + i * at.R + k, load(outputs, at.f + i * at.R + k) + f)
 
@@ -170,9 +163,7 @@ def label_classes(outputs: Any, at: Any, i: int) -> None:
     """e_y − q, and log(1 − π_y) = −log(1 + e^{−φ}) with φ the logsumexp of f_k − f_y, k ≠ y."""
     zero, one, nowhere = lift(0.0), lift(1.0), lift(-math.inf)
     f, right = at.f + i * at.R, at.labels + i * at.R
-    own, top, total = zero, nowhere, zero
-    for k in range(at.R):
-        own = own + load(outputs, right + k) * load(outputs, f + k)
+    own, top, total = dot(outputs, right, outputs, f, at.R), nowhere, zero
     for k in range(at.R):
         behind = if_equal(load(outputs, right + k), one, nowhere, load(outputs, f + k) - own)
         store(outputs, f + k, behind)
@@ -193,9 +184,8 @@ def pull_sample(memory: Any, at: Any, outputs: Any, i: int) -> None:
     zero, nowhere, m, drive = lift(0.0), lift(-math.inf), lift(-math.inf), lift(0.0)
     top, boost = load(memory, at.top + i), load(memory, at.boost + i)
     for t in range(at.T):
-        row, gain = i * at.T + t, zero
-        for k in range(at.R):
-            gain = gain + load(outputs, at.f + i * at.R + k) * load(memory, at.scores + row * at.R + k)
+        row = i * at.T + t
+        gain = dot(outputs, at.f + i * at.R, memory, at.scores + row * at.R, at.R)
         m = larger(m, if_equal(gain, zero, nowhere, load(memory, at.r + row)))
         pull = load(memory, at.e + row) * gain
         store(memory, at.gains + t, gain)
@@ -207,9 +197,7 @@ def pull_sample(memory: Any, at: Any, outputs: Any, i: int) -> None:
         s = load(memory, at.e + i * at.T + t) * boost
         store(memory, at.tokens + t, load(memory, at.tokens + t) - s * drive)
     for a in range(at.d):
-        pull = zero
-        for t in range(at.T):
-            pull = pull + load(memory, at.tokens + t) * load(memory, at.offsets + (i * at.T + t) * at.d + a)
+        pull = dot(memory, at.tokens, memory, at.offsets + i * at.T * at.d + a, at.T, b_step=at.d)
         store(memory, at.pulls + i * at.d + a, pull)
     store(memory, at.c + i, load(memory, at.c + i) + load(outputs, at.slopes + i) + m)
 
@@ -247,9 +235,7 @@ def weight_gradient(memory: Any, at: Any, outputs: Any) -> None:
             store(memory, at.pulls + i * at.d + a, factor * load(memory, at.pulls + i * at.d + a))
     for a in range(at.d):
         for b in range(at.d):
-            entry = lift(0.0)
-            for i in range(at.n):
-                entry = entry + load(memory, at.pulls + i * at.d + a) * load(memory, at.z + i * at.d + b)
+            entry = dot(memory, at.pulls + a, memory, at.z + b, at.n, at.d, at.d)
             store(memory, at.G + a * at.d + b, entry)
             largest = larger(largest, size(entry))
     store(memory, at.scale, if_equal(largest, lift(0.0), lift(-math.inf), scale))
@@ -266,10 +252,7 @@ def readout_gradient(memory: Any, at: Any, outputs: Any) -> None:
         factor = exp(load(outputs, at.slopes + i) - scale) / (-1.0 * at.n)
         boost = load(memory, at.boost + i)
         for a in range(at.d):
-            attended = lift(0.0)
-            for t in range(at.T):
-                row = i * at.T + t
-                attended = attended + load(memory, at.e + row) * load(memory, at.offsets + row * at.d + a)
+            attended = dot(memory, at.e + i * at.T, memory, at.offsets + i * at.T * at.d + a, at.T, b_step=at.d)
             attended = factor * (load(memory, at.chosen + i * at.d + a) + boost * attended)
             for k in range(at.R):
                 entry = load(memory, at.g + k * at.d + a) + attended * load(outputs, at.f + i * at.R + k)
@@ -349,19 +332,6 @@ def step_all(heads: Any, at: Any, rate: int, g: int, old: int, new: int, count: 
 
 
 @compiled
-def evaluate(heads: Any, at: Any, loss: int) -> None:
-    """The model at its weights."""
-    outputs = pointer(heads[0])
-    for j in range(at.n * at.R):
-        store(outputs, at.f + j, lift(0.0))
-    store(outputs, at.moved, lift(0.0))
-    store(outputs, at.breaks, lift(0.0))
-    for h in range(len(heads)):
-        attend(pointer(heads[h]), at, outputs)
-    label(outputs, at, loss)
-
-
-@compiled
 def settle(trial: Any, at: Any, status: Any, updates: Any) -> int:
     """Count the step for the trials that took it, and stop those where a head is not finite or none has moved.
 
@@ -401,36 +371,37 @@ def score_all(heads: Any, at: Any) -> None:
             score(memory, at, i)
 
 
-@compiled
-def run_block(heads: Any, at: Any, rule: Any, switches: Any, steps: int, status: Any, updates: Any) -> None:
-    """Up to ``steps`` steps of a block of trials, its heads the rows of ``heads`` (H, rows, WIDTH).
+@kept
+def run_blocks(rows: Any, at: Any, rule: Any, switches: Any, steps: int, status: Any, updates: Any) -> None:
+    """Up to ``steps`` steps of the blocks in ``rows`` (blocks, H, rows, WIDTH), in place, one after the other.
 
     rule: (1/(p − 1), q, of how many heads' gradients together the norm is that they are divided by, 0 for none);
     switches: (loss, whether readouts are trained).
     """
     loss, train_readout = switches
     N, M = at.d * at.d, at.R * at.d
-    score_all(heads, at)
-    for _ in range(steps):
-        evaluate(heads, at, loss)
-        for h in range(len(heads)):
-            weight_gradient(pointer(heads[h]), at, pointer(heads[0]))
-        step_all(heads, at, at.lr, at.G, at.W, at.new_W, N, rule)
-        if train_readout:
-            for h in range(len(heads)):
-                readout_gradient(pointer(heads[h]), at, pointer(heads[0]))
-            step_all(heads, at, at.lr_v, at.g, at.V, at.new_V, M, rule)
-        still = settle(pointer(heads[0]), at, status, updates)
-        take(heads, at, at.W, at.new_W, 2 * N)
-        if train_readout:
-            take(heads, at, at.V, at.new_V, 2 * M)
-            score_all(heads, at)
-        if still == WIDTH:
-            break
-
-
-@kept
-def run_blocks(rows: Any, at: Any, rule: Any, switches: Any, steps: int, status: Any, updates: Any) -> None:
-    """Up to ``steps`` steps of the blocks in ``rows`` (blocks, H, rows, WIDTH), in place, one after the other."""
     for block in range(len(rows)):
-        run_block(rows[block], at, rule, switches, steps, status[block], updates[block])
+        heads, outputs = rows[block], pointer(rows[block, 0])
+        score_all(heads, at)
+        for _ in range(steps):
+            for j in range(at.n * at.R):
+                store(outputs, at.f + j, lift(0.0))
+            store(outputs, at.moved, lift(0.0))
+            store(outputs, at.breaks, lift(0.0))
+            for h in range(len(heads)):
+                attend(pointer(heads[h]), at, outputs)
+            label(outputs, at, loss)
+            for h in range(len(heads)):
+                weight_gradient(pointer(heads[h]), at, outputs)
+            step_all(heads, at, at.lr, at.G, at.W, at.new_W, N, rule)
+            if train_readout:
+                for h in range(len(heads)):
+                    readout_gradient(pointer(heads[h]), at, outputs)
+                step_all(heads, at, at.lr_v, at.g, at.V, at.new_V, M, rule)
+            still = settle(outputs, at, status[block], updates[block])
+            take(heads, at, at.W, at.new_W, 2 * N)
+            if train_readout:
+                take(heads, at, at.V, at.new_V, 2 * M)
+                score_all(heads, at)
+            if still == WIDTH:
+                break

@@ -1,4 +1,4 @@
-"""What a path minimises, and from where: the risk in digits that last, over balls of growing radius.
+"""What a path minimises, and how: the risk in digits that last, over balls of growing radius.
 
 Risks fall along every ray, so that their minimisers over a ball are on its sphere ‖w‖_p = R. There w = R θ/‖θ‖_p with
 θ free, and a quasi-Newton method (scipy's L-BFGS) does the rest. The risk itself saturates at large radii.
@@ -11,21 +11,12 @@ L* = (1/n) Σ l(γ_i), and
 Minimisers of L are those of log(L − L*), which is as smooth and falls about linearly in ‖W‖, where L itself
 is constant to the last digit. Every term is a product, and the scale of the largest one is carried apart.
 For the head, given what attention attends to, log L itself does the same.
-
-**From where.** The risk is not convex. At a large radius attention is all but decided, and each local minimum stands
-near the attention SVM of its own selection α, a token for each sample; which of them is lowest changes with the radius,
-since a selection of slightly worse tokens with a much wider margin has the lower risk until the radius is large. So all
-selections are looked at where there are at most ``ENUMERATED``; else the ``SWAPS`` best of those that differ from a
-centre in one token, and once more around the selection of whatever was best, until that is a centre already. Of those
-looked at, the ``TRIED`` of lowest risk are starts beside others; each start has ``LOOK`` iterations, and the
-``FINISHED`` lowest are followed to their minimum.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from itertools import product
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,11 +26,9 @@ from scipy.optimize import NoConvergence, minimize, newton_krylov
 
 from mirrormax.attention import Loss
 from mirrormax.problem import relative_to
-from mirrormax.svm import att_svm
 
 Array = npt.NDArray[np.float64]
 Objective = Callable[[Array], tuple[float, Array]]
-Selection = tuple[int, ...]  # a token for each sample
 
 # Below this, l(γ − δ) − l(γ) is better had from the slope at the midpoint: each is good to eleven digits here.
 SMALL_DELTA = 1e-5
@@ -54,11 +43,7 @@ ROOT = 1e-9  # entries of u at dual norm 1 that are the same
 FIRST_ORDER = 1e-10  # residual of a point that is first-order optimal
 SMALLEST_SHARE = 1e-12  # of the way to the gradient
 MEMORY = 60
-ENUMERATED = 256
-SWAPS = 64
-TRIED = 4
-LOOK = 40
-FINISHED = 2
+LOOK = 40  # iterations of a first look at a start
 
 
 class Excess:
@@ -278,50 +263,3 @@ def signed_power(x: Array, exponent: float) -> Array:
         return x
     result: Array = np.copysign(np.abs(x) ** exponent, x)
     return result
-
-
-class Selections:
-    """The selections of one problem X (n, T, d), z (n, d), mask (n, T), and their attention SVMs, solved when asked."""
-
-    def __init__(self, X: Array, z: Array, mask: Any, p: float) -> None:
-        self.X, self.z, self.mask, self.p = X, z, mask, p
-        self.tokens = [np.flatnonzero(row).tolist() for row in mask]
-        self.count = math.prod(len(row) for row in self.tokens)
-        self.known: dict[Selection, Array | None] = {}
-        self.centres: set[Selection] = set()
-
-    @property
-    def all(self) -> bool:
-        """Whether there are so few that each one is looked at."""
-        return self.count <= ENUMERATED
-
-    def around(self, centre: Sequence[int], scores: Array) -> None:
-        """Look at ``centre`` and its neighbours of the best ``scores`` (n, T); or at all, if they are few."""
-        self.centres.add(tuple(centre))
-        self.look_at(list(product(*self.tokens)) if self.all else [tuple(centre), *self._swaps(tuple(centre), scores)])
-
-    def look_at(self, looked_at: Sequence[Selection]) -> None:
-        """Solve for those of these selections that were not looked at before."""
-        new = [alpha for alpha in looked_at if alpha not in self.known]
-        if new:
-            solution = att_svm(self.X, self.z, np.array(new), p=self.p, mask=self.mask, throw=False)
-            solved = zip(new, np.asarray(solution.optimal), solution.W, strict=True)
-            self.known |= {alpha: W if optimal else None for alpha, optimal, W in solved}
-
-    def knows(self, centre: Sequence[int]) -> bool:
-        """Whether all that is to be looked at around ``centre`` has been."""
-        return self.all or tuple(centre) in self.centres
-
-    def _swaps(self, centre: Selection, scores: Array) -> list[Selection]:
-        lost = {(i, t): float(scores[i, centre[i]] - scores[i, t]) for i, row in enumerate(self.tokens) for t in row}
-        others = sorted((pair for pair in lost if pair[1] != centre[pair[0]]), key=lambda pair: lost[pair])
-        return [(*centre[:i], t, *centre[i + 1 :]) for i, t in others[:SWAPS]]
-
-    def solved(self) -> Iterator[tuple[Selection, Array]]:
-        """Selections that have an attention SVM, and its weights."""
-        return ((alpha, W) for alpha, W in self.known.items() if W is not None)
-
-
-def lowest(values: dict[Any, float], count: int) -> list[Any]:
-    """The keys of the ``count`` smallest values."""
-    return sorted(values, key=lambda key: values[key])[:count]
