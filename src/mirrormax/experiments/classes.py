@@ -165,32 +165,31 @@ def kinds(data: Arrays, k: int) -> dict[str, Any]:
 def measure(data: Arrays) -> Rows:
     rises = []
     early = int(np.searchsorted(data["steps"], data["steps"][-1] / 10))
-    for k, p in enumerate(data["p"].tolist()):
-        column, of = f"p = {p:g}", kinds(data, k)
+    for k, p in enumerate(data["p"]):
+        of = kinds(data, k)
         settled, stable, unstable = of.values()
         single, general, local, pinned = (data[name][k] for name in ("one", "general", "local", "pinned"))
-        yield most(SETTLE, (single[:, -1] < NEAR)[settled & local], column=column)
+        yield most(SETTLE, (single[:, -1] < NEAR)[settled & local], column=p)
         rises.append((single[:, -1] > single[:, early])[settled & ~local])
-        more: dict[str, Any] = {"why": "Normalised steps.", "column": column}
+        more: dict[str, Any] = {"why": "Normalised steps.", "column": p}
         falls, nearer = (general[stable, -1] < other[stable] for other in (general[:, early], single[:, -1]))
         yield most(f"{MIXED} whose D to the general SVM falls over the last nine tenths", falls, 0.9, **more)
         yield most(f"{MIXED} nearer to the general SVM than to the one-token SVM", nearer, 0.9, **more)
         agree = ((pinned < NEAR) == local)[(stable | unstable) & np.isfinite(pinned)]
-        yield most(IF_AND_ONLY_IF, agree, 0.9, column=column)
+        yield most(IF_AND_ONLY_IF, agree, 0.9, column=p)
         counts = "; ".join(str(part.sum()) for part in of.values())
-        yield alone("runs: settled; stable; unstable mixtures", counts, column=column)
-        yield alone("median D of settled runs", median(single[settled, -1]), column=column)
-        yield alone("median D of pinned steps, stable mixtures", median(pinned[stable]), column=column)
+        yield alone("runs: settled; stable; unstable mixtures", counts, column=p)
+        yield alone("median D of settled runs", median(single[settled, -1]), column=p)
+        yield alone("median D of pinned steps, stable mixtures", median(pinned[stable]), column=p)
     gone = np.concatenate(rises)
     yield most(LEAVE, gone, why=LEFT, late=True) if gone.size else alone(LEAVE, "no such run")
     # V trained too.
     settled = data["joint_settled"] & np.isfinite(data["joint_one"]) & np.isfinite(data["joint_relaxed"])
-    for k, p in enumerate(data["p"].tolist()):
-        column, chosen = f"p = {p:g}", settled[k]
+    for k, (p, chosen) in enumerate(zip(data["p"], settled, strict=True)):
         relaxed, V = (median(data[name][k][chosen]) for name in ("joint_relaxed", "joint_V"))
-        yield at_most("median D of W to the relaxed SVM, V trained, settled", NEAR, relaxed, column=column)
-        yield at_most("median D of V to the SVM of the classes, settled", NEAR, V, column=column)
-        yield alone("runs with V trained that settle", f"{chosen.sum()} of {chosen.size}", column=column)
+        yield at_most("median D of W to the relaxed SVM, V trained, settled", NEAR, relaxed, column=p)
+        yield at_most("median D of V to the SVM of the classes, settled", NEAR, V, column=p)
+        yield alone("runs with V trained that settle", f"{chosen.sum()} of {chosen.size}", column=p)
     off = settled & (data["joint_excess"] > ON_MARGIN)
     part = share((data["joint_relaxed"] < data["joint_one"])[off])
     yield above(f"{RELAXED}, share of runs", "above a half", 0.5, part, MORE_OFTEN, source=OURS)

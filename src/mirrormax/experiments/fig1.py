@@ -115,16 +115,16 @@ def stays(data: Arrays, centre: str) -> Any:
 def measure(data: Arrays) -> Rows:
     """Met if all runs from the largest norm stay, and a cone around a random direction holds decidedly fewer."""
     around = [stays(data, centre) for centre in CENTRES]
-    for (k, p), (r, R) in product(enumerate(data["p"].tolist()), enumerate(data["radii"].tolist())):
-        column, (real, control) = f"p = {p:g}", (share(kept[k, r]) for kept in around)
+    for (k, p), (r, R) in product(enumerate(data["p"]), enumerate(data["radii"])):
+        real, control = (share(kept[k, r]) for kept in around)
         if data["radii"][-1] == R:
             criterion = "all, and decidedly fewer around a random direction"
             holds = real.mean == 1 and control.high < real.low
-            yield threshold(f"{STAY} = {R:g}", criterion, real.mean, holds, WHY, column=column, late=True)
+            yield threshold(f"{STAY} = {R:g}", criterion, real.mean, holds, WHY, column=p, late=True)
         else:
-            yield alone(f"{STAY} = {R:g}", real.mean, NEAR, column=column)
-        yield alone(f"{CONTROL}: {STAY} = {R:g}", control.mean, column=column)
-        yield alone(f"{GROWN} = {R:g}", float(data["growth"][k, r, 0].min() - 1), column=column)
+            yield alone(f"{STAY} = {R:g}", real.mean, NEAR, column=p)
+        yield alone(f"{CONTROL}: {STAY} = {R:g}", control.mean, column=p)
+        yield alone(f"{GROWN} = {R:g}", float(data["growth"][k, r, 0].min() - 1), column=p)
 
 
 def tell(data: Arrays, table: Measured) -> Told:

@@ -37,12 +37,11 @@ def name_of_selection(selection: Any) -> str:
 
 def measure(data: Arrays) -> Rows:
     for p, margins in zip(data["p"], data["margin"], strict=True):
-        column = f"p = {p:g}"
         best = name_of_selection(data["selections"][int(margins.argmax())])
         quantity = "selection of the largest label margin"
-        yield claim(quantity, "x_11, x_21", best, int(margins.argmax()) == 0, column=column, where="Fig 3")
+        yield claim(quantity, "x_11, x_21", best, int(margins.argmax()) == 0, column=p, where="Fig 3")
         for selection, margin in zip(data["selections"], margins.tolist(), strict=True):
-            yield alone(f"label margin of {name_of_selection(selection)}", margin, column=column)
+            yield alone(f"label margin of {name_of_selection(selection)}", margin, column=p)
 
 
 def tell(data: Arrays, table: Measured) -> Told:

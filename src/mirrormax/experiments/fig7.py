@@ -26,13 +26,13 @@ def run(config: Config, work: Work) -> Arrays:
 
 def measure(data: Arrays) -> Rows:
     for p in data["p"].tolist():
-        column, at_20 = f"p = {p:g}", at_step(data, "softmax", p, 20)
+        at_20 = at_step(data, "softmax", p, 20)
         criterion, holds = f"≥ {RERUN_STEP_20:g}", at_20 >= RERUN_STEP_20
-        yield claim("softmax probability at step 20", criterion, at_20, holds, column=column, source=RERUN)
-        yield alone("logistic probability at step 20", at_step(data, "logistic", p, 20), column=column)
+        yield claim("softmax probability at step 20", criterion, at_20, holds, column=p, source=RERUN)
+        yield alone("logistic probability at step 20", at_step(data, "logistic", p, 20), column=p)
         ends = [at_step(data, curve, p) for curve in ("softmax", "logistic")]
         ours, holds = "; ".join(map(_probability, ends)), min(ends) > ALMOST_ONE
-        yield threshold(ENDS, f"above {ALMOST_ONE:g}", ours, holds, LIMIT, column=column, late=True)
+        yield threshold(ENDS, f"above {ALMOST_ONE:g}", ours, holds, LIMIT, column=p, late=True)
 
 
 def _probability(value: float) -> str:

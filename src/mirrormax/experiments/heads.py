@@ -185,29 +185,28 @@ def _nearer(data: Arrays, k: int, m: int) -> Any:
 
 
 def measure(data: Arrays) -> Rows:
-    for k, p in enumerate(data["p"].tolist()):
-        column = f"p = {p:g}"
+    for k, p in enumerate(data["p"]):
         for m, (mode, said) in enumerate(MODES.items()):
-            yield most(f"{REACH}, {said}", data["D"][k, m, :, :, -1].max(-1) < NEAR, 0.9, BEFORE, column=column)
+            yield most(f"{REACH}, {said}", data["D"][k, m, :, :, -1].max(-1) < NEAR, 0.9, BEFORE, column=p)
             quantity = f"trained readouts nearer to {LIMITS[mode]}, {said}"
-            yield most(quantity, _nearer(data, k, m), 0.9, BEFORE, column=column)
-            yield alone(f"median D of all heads side by side, {said}", median(data["whole"][k, m]), column=column)
+            yield most(quantity, _nearer(data, k, m), 0.9, BEFORE, column=p)
+            yield alone(f"median D of all heads side by side, {said}", median(data["whole"][k, m]), column=p)
             # Per head, norms are equal; together, norm × margin is.
             law, other = (EQUAL, PRODUCT) if m == 0 else (PRODUCT, EQUAL)
-            yield at_most(f"{law}, {said}", LAW, _law(data, k, m, m), BEFORE, column=column)
-            yield alone(f"{other}, {said}", _law(data, k, m, 1 - m), column=column)
+            yield at_most(f"{law}, {said}", LAW, _law(data, k, m, m), BEFORE, column=p)
+            yield alone(f"{other}, {said}", _law(data, k, m, 1 - m), column=p)
         if np.isfinite(data["short"][k]):
             quantity = f"{EQUAL}, {MODES['tensor']}, steps 1/{SHORT_STEPS} as long"
-            yield at_most(quantity, LAW, float(data["short"][k]), SHORT, column=column, late=True)
+            yield at_most(quantity, LAW, float(data["short"][k]), SHORT, column=p, late=True)
         small, leads = (data[name][k][:, 0] - data[name][k][:, -1] for name in ("plain_small", "plain_leads"))
         lag, expected = median(small - leads), float(np.log(1 / SCALE))
         quantity = f"lag of a head with a readout of {SCALE:g} the size, plain steps, in logits"
         criterion, holds = f"{expected:.1f} ± {LAG:g}", abs(lag - expected) <= LAG
-        yield threshold(quantity, criterion, lag, holds, BEFORE, column=column)
+        yield threshold(quantity, criterion, lag, holds, BEFORE, column=p)
         settled, local, D = (data[f"three_{name}"][k] for name in ("settled", "local", "D"))
         quantity = "three classes: settled runs whose heads"
-        yield most(f"{quantity} are locally optimal given each other", local[settled], column=column)
-        yield most(f"{quantity} all end below D = {NEAR:g}", D[settled] < NEAR, column=column)
+        yield most(f"{quantity} are locally optimal given each other", local[settled], column=p)
+        yield most(f"{quantity} all end below D = {NEAR:g}", D[settled] < NEAR, column=p)
     yield alone(f"share of all heads that end below D = {NEAR:g}", float(np.mean(data["D"][..., -1] < NEAR)))
 
 

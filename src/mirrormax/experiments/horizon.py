@@ -50,7 +50,7 @@ class Config(Problems):
 
     @property
     def share(self) -> Any:
-        """The shares of the steps that are recorded."""
+        """Of the steps, where they are recorded."""
         return np.geomspace(0.5 ** (self.records - 1), 1.0, self.records)
 
 

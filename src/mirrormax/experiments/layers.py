@@ -1,19 +1,13 @@
-"""Two layers, and K and Q at p ≠ 2: one conjecture that holds up, and one guess that does not.
+"""Two layers, and K and Q at p ≠ 2: one conjecture that holds up, and one guess that does not (docs/math/layers.md).
 
 **Two layers with a residual.** X¹_i = X_i + σ(X_i W_1 X_iᵀ) X_i row by row (row t attends with its own query x_it), and
-f_i = vᵀX¹_iᵀσ(X¹_i W_2 z_i). Let α_i be the token that layer 2 selects and β_i(t) that of row t in layer 1. What is
-conjectured, for steps normalised by the norm of both gradients together:
+f_i = vᵀX¹_iᵀσ(X¹_i W_2 z_i). Layer 2 selects token α_i, row t of layer 1 token β_i(t), which is taken from the run.
+Conjectured is that W_2 converges to the attention SVM of layer 1's output, and W_1 not to that of the rows that layer 2
+reads, alone, since the others need leads of the order of a logarithm, which in the direction is ≥ 0:
 
-- W_2 converges to the attention SVM of layer 1's output, tokens X¹, queries z, selection α;
-- W_1 does **not** converge to the attention SVM of the rows that layer 2 reads, tokens X_i, query x_iα, selection
-  β_i(α_i), alone. The other rows need leads of the order of a logarithm only, which in the direction is ≥ 0:
+    (rows)   min ‖W_1‖_p   s.t.   (x_{iβ_i(t)} − x_iτ)ᵀ W_1 x_it ≥ 1 for row t = α_i, ≥ 0 for the others.
 
-      (rows)   min ‖W_1‖_p   s.t.   row α_i: ≥ 1;   rows t ≠ α_i: (x_{iβ_i(t)} − x_iτ)ᵀ W_1 x_it ≥ 0.
-
-β is taken from the run: this explains where a run ends, not which β it chooses.
-
-**K and Q.** At p = 2, W = KQᵀ converges to the attention SVM of least nuclear norm (``nuclear``). The same guess at
-p = 3 is refuted: the run stays away from it.
+**K and Q.** At p = 2, W = KQᵀ converges to the attention SVM of least nuclear norm (``nuclear``), and at p = 3 not.
 """
 
 from __future__ import annotations
@@ -162,14 +156,12 @@ def stays_away(data: Arrays) -> Any:
 
 def measure(data: Arrays) -> Rows:
     for p in data["p"].tolist():
-        column = f"p = {p:g}"
-        yield at_most(SECOND, NEAR, median(data[f"second/{p:g}"]), column=column)
-        yield at_least(FIRST, "above 0", 0.0, nearer(data, p), why=WHY, column=column, source=OURS)
+        yield at_most(SECOND, NEAR, median(data[f"second/{p:g}"]), column=p)
+        yield at_least(FIRST, "above 0", 0.0, nearer(data, p), why=WHY, column=p, source=OURS)
         for name in ("alone", "rows"):
-            yield alone(f"median D, {LAYERS[name]}", median(data[f"{name}/{p:g}"]), column=column)
+            yield alone(f"median D, {LAYERS[name]}", median(data[f"{name}/{p:g}"]), column=p)
     for p in data["factors_p"].tolist():
-        end = median(data[f"factors/{p:g}"][-1])
-        yield alone(f"{FACTORS}: median D to the nuclear-norm SVM", end, column=f"p = {p:g}")
+        yield alone(f"{FACTORS}: median D to the nuclear-norm SVM", median(data[f"factors/{p:g}"][-1]), column=p)
     yield at_least(AWAY, "above 0", 0.0, stays_away(data), source=OURS)
 
 

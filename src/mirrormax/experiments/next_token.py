@@ -89,13 +89,13 @@ def random_text(config: Config, cyclic: bool, seed: int) -> tuple[Any, list[Samp
 def measure(data: Arrays) -> Rows:
     early = int(np.searchsorted(data["plain_steps"], data["plain_steps"][-1] / 10))
     for p, acyclic, cyclic, odds in zip(*(data[name] for name in ("p", "acyclic", "cyclic", "odds")), strict=True):
-        column, largest = f"p = {p:g}", float(acyclic[-1].max())
-        yield threshold(ACYCLIC, f"below {NEAR:g}", largest, largest < NEAR, column=column)
+        largest = float(acyclic[-1].max())
+        yield threshold(ACYCLIC, f"below {NEAR:g}", largest, largest < NEAR, column=p)
         why = "Plain steps; the threshold was set before the runs."
-        yield at_most(LUCE, ODDS, float(odds[-1].max()), why, column=column)
+        yield at_most(LUCE, ODDS, float(odds[-1].max()), why, column=p)
         falls = cyclic[-1] < cyclic[early]
-        yield most("runs with cycles whose D falls over the last nine tenths", falls, column=column)
-        yield alone("median D with cycles", median(cyclic[-1]), column=column)
+        yield most("runs with cycles whose D falls over the last nine tenths", falls, column=p)
+        yield alone("median D with cycles", median(cyclic[-1]), column=p)
 
 
 def tell(data: Arrays, table: Measured) -> Told:

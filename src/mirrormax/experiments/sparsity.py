@@ -67,10 +67,9 @@ def entries_for_mass(W: Any, share: float) -> int:
 
 def measure(data: Arrays) -> Rows:
     for p, W, loss, attention in zip(*(data[name] for name in ("p", "W", "loss", "attention")), strict=True):
-        column, entries = f"p = {p:g}", float(entries_for_mass(W, 0.9))
-        yield alone(f"entries of {W.size} with 90 % of the weight", entries, column=column)
-        yield alone("final loss", float(loss[-1]), column=column)
-        yield alone("attention on the selected token", float(attention[-1]), column=column)
+        yield alone(f"entries of {W.size} with 90 % of the weight", float(entries_for_mass(W, 0.9)), column=p)
+        yield alone("final loss", float(loss[-1]), column=p)
+        yield alone("attention on the selected token", float(attention[-1]), column=p)
 
 
 def tell(data: Arrays, table: Measured) -> Told:

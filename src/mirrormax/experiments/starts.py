@@ -10,7 +10,7 @@ import numpy as np
 from mirrormax._drawing import Figure, look_of, panel, row_of_axes
 from mirrormax._statistics import share
 from mirrormax.dynamics import simulate, warm_start
-from mirrormax.experiments._measurements import LATE, About, Arrays, Measured, Measurement, Rows, Told, above, alone
+from mirrormax.experiments._measurements import LATE, About, Arrays, Measured, Rows, Told, above, alone
 from mirrormax.experiments._numbers import percent
 from mirrormax.experiments._trials import LAST, Problems, some, stacked
 from mirrormax.experiments._work import Work
@@ -75,18 +75,16 @@ def _runs(config: Config, k: int) -> Arrays:
 
 
 def measure(data: Arrays) -> Rows:
-    def judged(quantity: str, hits: Any, column: str) -> Measurement:
-        return above(quantity, f"over {percent(HIGH)}", HIGH, share(hits), INTERVAL, column=column, source=LATE)
-
-    for k, p in enumerate(data["p"].tolist()):
-        column, names = f"p = {p:g}", data["starts"].tolist()
-        for name, hits in zip(names[:-1], data["best"][k], strict=False):
-            yield alone(f"{BEST}, {name}", share(hits), column=column)
-        yield judged(f"{BEST}, {names[-1]}", data["best"][k][-1], column)
-        near = data["basin"][k][data["mu"] <= 0.2]
-        yield judged(f"{BEST}, divergence of at most 0.2 at a lead of {data['lead']:g}", near, column)
-        for mu, hits in zip(data["mu"].tolist(), data["basin"][k], strict=True):
-            yield alone(f"{BEST}, divergence {mu:g}", share(hits), column=column)
+    names = data["starts"].tolist()
+    for p, best, basin in zip(data["p"], data["best"], data["basin"], strict=True):
+        for name, hits in zip(names[:-1], best, strict=False):
+            yield alone(f"{BEST}, {name}", share(hits), column=p)
+        near = f"divergence of at most 0.2 at a lead of {data['lead']:g}"
+        for name, hits in ((names[-1], best[-1]), (near, basin[data["mu"] <= 0.2])):
+            criterion = f"over {percent(HIGH)}"
+            yield above(f"{BEST}, {name}", criterion, HIGH, share(hits), INTERVAL, column=p, source=LATE)
+        for mu, hits in zip(data["mu"], basin, strict=True):
+            yield alone(f"{BEST}, divergence {mu:g}", share(hits), column=p)
 
 
 def tell(data: Arrays, table: Measured) -> Told:

@@ -93,10 +93,9 @@ def _digits(seed: int) -> tuple[Tensor, Tensor]:
 def measure(data: Arrays) -> Rows:
     rule = int(np.abs(np.log(data["multiples"])).argmin())  # multiple 1
     for p, accuracies in zip(data["p"], data["accuracy"], strict=True):
-        column = f"p = {p:g}"
-        yield alone(AT_RULE, float(accuracies[rule]), column=column)
-        yield alone("… at the best multiple tried", float(accuracies.max()), column=column)
-        yield alone("the best multiple", float(data["multiples"][int(accuracies.argmax())]), column=column)
+        yield alone(AT_RULE, float(accuracies[rule]), column=p)
+        yield alone("… at the best multiple tried", float(accuracies.max()), column=p)
+        yield alone("the best multiple", float(data["multiples"][int(accuracies.argmax())]), column=p)
 
 
 def tell(data: Arrays, table: Measured) -> Told:

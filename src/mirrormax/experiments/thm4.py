@@ -166,36 +166,35 @@ def measure(data: Arrays) -> Rows:
         "log log k. Met if the interval lies above the middle of the two."
     )
     for k, p in enumerate(data["p"].tolist()):
-        column = f"p = {p:g}"
         D, norm, L, single, mu, R_mu = (
             data[f"plain/{p:g}/{name}"] for name in ("D", "norm", "L", "growth_29", "mu", "R_mu")
         )
         promised = "loglog k / log k" if p > 2 else "(loglog k)² / log k" if p == 2 else f"loglog k / (log k)^{p - 1:g}"
         exponents, expected = powers(data, p)
-        criterion, more = f"O({promised}): at least {expected:g}", {"why": ORDER, "column": column}
+        criterion, more = f"O({promised}): at least {expected:g}", {"why": ORDER, "column": p}
         yield at_least(POWER, criterion, expected, exponents, where="Theorem 4", **more)
-        yield alone(DRIFT, mean(powers(data, p, 10, 1)[0] - powers(data, p, 100, 10)[0]), column=column)
+        yield alone(DRIFT, mean(powers(data, p, 10, 1)[0] - powers(data, p, 100, 10)[0]), column=p)
         in_norm, expected = norm_powers(data, p)
         quantity, criterion = "plain steps: power of 1/‖W‖ in D", f"at least {expected:g}"
         yield at_least(quantity, criterion, expected, in_norm, where="(28)", **more)
         # Ω(log k): nearer to what log k would give than to what log log k would.
-        grown: dict[str, Any] = {"why": decades, "column": column, "where": "Theorem 4", "target": None}
+        grown: dict[str, Any] = {"why": decades, "column": p, "where": "Theorem 4", "target": None}
         yield at_least(GROWTH, "Ω(log k)", (1 + loglog) / 2, increments(data, norm), **grown)
         growth = np.diff(norm, axis=0) / np.diff(data["steps"])[:, None]
         along = float((growth / (data["lr"][k] * L)).max())
-        yield claim(STEP, "at most 1", along, along <= 1, RUNS_STEP, column=column, where="(29)")
+        yield claim(STEP, "at most 1", along, along <= 1, RUNS_STEP, column=p, where="(29)")
         elsewhere = max(float(single.max()), float(data["growth_1d"][k]))
-        yield alone(f"{STEP}, from W outside any cone", elsewhere, OUTSIDE_STEP, column=column)
-        yield alone("plain steps: D at the end, median", median(D[-1]), column=column)
-        yield alone("the theorem's cone: largest D, median", median(mu), CONE, column=column)
-        yield alone("the theorem's cone: least norm, median", median(R_mu), CONE, column=column)
+        yield alone(f"{STEP}, from W outside any cone", elsewhere, OUTSIDE_STEP, column=p)
+        yield alone("plain steps: D at the end, median", median(D[-1]), column=p)
+        yield alone("the theorem's cone: largest D, median", median(mu), CONE, column=p)
+        yield alone("the theorem's cone: least norm, median", median(R_mu), CONE, column=p)
     decade = int(np.searchsorted(data["steps"], data["steps"][-1] // 10))
     for p in data["normalised_p"].tolist():
         D, finite = (data[f"normalised/{p:g}/{name}"] for name in ("D", "finite"))
         falls = finite.all() and (D[-1] < D[decade]).all()
         why = "" if falls else "Not every trial ended finite with a smaller D than a decade earlier."
-        yield alone("normalised steps: median D a decade earlier", median(D[decade]), column=f"p = {p:g}")
-        yield alone(f"{NORMALISED} {data['steps'][-1]:,}", median(D[-1]), why, column=f"p = {p:g}")
+        yield alone("normalised steps: median D a decade earlier", median(D[decade]), column=p)
+        yield alone(f"{NORMALISED} {data['steps'][-1]:,}", median(D[-1]), why, column=p)
 
 
 def tell(data: Arrays, table: Measured) -> Told:

@@ -37,15 +37,8 @@ FALLS = 0.5  # times D one radius before: a path on which it is less has not com
 SUPPORT = 1e-6  # beyond margin 1
 MINIMISER = 1e-6  # a first-order residual above this is no minimiser, and is left out
 GROWTHS = {"√R": 0.5, "R": 1.0, "R²": 2.0}
-ALL = (
-    "D_W",
-    "D_v",
-    "residual",
-    "supported",
-    "refuted",
-    "same",
-    "radii",
-)  # kept of every problem, not of Example 2 only
+# Kept of every problem, not of Example 2 only.
+ALL = ("D_W", "D_v", "residual", "supported", "refuted", "same", "radii")
 SELECTED = "Example 2: selected tokens are those of the largest label margin"
 WITHIN = "problems in which Assumption B is not refuted, of Example 2 and random ones"
 UNSUPPORTED = "problems with a chosen token that is no label support vector"
@@ -156,31 +149,31 @@ def _path(config: Config, p: float, case: int | None) -> Arrays:
 
 def measure(data: Arrays) -> Rows:
     for p in data["p"].tolist():
-        column, within = f"p = {p:g}", ~data[f"refuted/{p:g}"]
-        yield alone(WITHIN, f"{within.sum()} of {len(within)}", NOT_B, column=column)
-        yield alone(UNSUPPORTED, f"{(~data[f'supported/{p:g}']).sum()} of {len(within)}", column=column)
-        yield alone("largest first-order residual", float(data[f"residual/{p:g}"].max()), column=column)
+        within = ~data[f"refuted/{p:g}"]
+        yield alone(WITHIN, f"{within.sum()} of {len(within)}", NOT_B, column=p)
+        yield alone(UNSUPPORTED, f"{(~data[f'supported/{p:g}']).sum()} of {len(within)}", column=p)
+        yield alone("largest first-order residual", float(data[f"residual/{p:g}"].max()), column=p)
         alpha, widest = data[f"alpha/{p:g}"].tolist(), data[f"widest/{p:g}"].tolist()
         ours = f"{', '.join(str(token + 1) for token in alpha)}: {'yes' if alpha == widest else 'no'}"
-        yield make.claim(SELECTED, "yes", ours, alpha == widest, TRAINED, column=column)
+        yield make.claim(SELECTED, "yes", ours, alpha == widest, TRAINED, column=p)
         for part, (g, growth) in product(("W", "v"), enumerate(GROWTHS)):
             D, quantity = data[f"D_{part}/{p:g}"][:, g], f"{LIMIT} {part} to its SVM, r = {growth}"
             if within.any():  # NaN, a point that is no minimiser, is a failure
                 end, far = float(D[within, -1].max()), f"{data['largest'][g]:,.0f}"
                 criterion = f"below {number(BELOW)} at R = {far}, or where {DECIDED} if that is more"
-                row = make.threshold(quantity, criterion, end, end < BELOW, BAR, column=column, late=True)
+                row = make.threshold(quantity, criterion, end, end < BELOW, BAR, column=p, late=True)
                 far_off = within & ~(D[:, -1] < BELOW)
                 falls = bool((D[far_off, -1] < FALLS * D[far_off, -2]).all())
                 yield replace(row, verdict=make.UNDECIDED) if row.verdict == make.DIFFERS and falls else row
-                yield alone(f"{BEFORE} {part}, r = {growth}", float(D[within, -2].max()), STILL, column=column)
+                yield alone(f"{BEFORE} {part}, r = {growth}", float(D[within, -2].max()), STILL, column=p)
             else:
-                yield alone(quantity, "no such problem", column=column)
+                yield alone(quantity, "no such problem", column=p)
         for g, growth in enumerate(GROWTHS):
             R, far = data[f"radii/{p:g}"][:, g, -1], data["largest"][g]
             ours = f"{R.max():,.0f}; {(far < R).sum()} of {len(R)} beyond {far:,.0f}"
-            yield alone(f"largest R, r = {growth}", ours, column=column)
+            yield alone(f"largest R, r = {growth}", ours, column=p)
             outside = median(data[f"D_W/{p:g}"][~within, g, -1])
-            yield alone(f"{OUTSIDE}: median D of W, r = {growth}", outside, RADII, column=column)
+            yield alone(f"{OUTSIDE}: median D of W, r = {growth}", outside, RADII, column=p)
 
 
 def tell(data: Arrays, table: Measured) -> Told:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +13,19 @@ from mirrormax._drawing import Figure, curve, panel, row_of_axes
 from mirrormax._statistics import Sample
 from mirrormax.experiments._measurements import NOTEBOOK, About, Arrays, Measured, Rows, Told, alone, greater, same_gap
 from mirrormax.experiments._numbers import number, percent
-from mirrormax.experiments._sweeps import Contender, Finished, Sweep, arrays, data_of, run_sweep
+from mirrormax.experiments._sweeps import Sweep, arrays, contenders, data_of, run_sweep
 from mirrormax.experiments._weights import draw_measures, weight_arrays
 from mirrormax.experiments._work import Work
 from mirrormax.training import PROFILES as TRAINING
-from mirrormax.training import TrainConfig, VisionTraining
+from mirrormax.training import TrainConfig, VisionTraining, read_metrics
 
 ABOUT = About("Vision transformer: accuracy and weights", place=110, seconds=35, revision=1)
 CIFAR = "cifar-10-batches-bin"
 # CIFAR-10: last test accuracy, and key weights with |w| < 0.01 of 1.57 million: the first bars of the notebook's
 # histograms, which can be read to about a thousand. The paper's text says "about 82 %".
 NOTEBOOK_FILE = "real-data/vit_plotters.ipynb of addskj2002/AttentionMD, commit 92e2395"
-PUBLISHED_ACCURACY: dict[str, float] = {"Adam": 0.8263, "ℓ1.1": 0.8241, "ℓ1.75": 0.8192, "ℓ2": 0.8232, "ℓ3": 0.8248}
-PUBLISHED_NEAR_ZERO: dict[str, float] = {"Adam": 249e3, "ℓ1.1": 427e3, "ℓ1.75": 472e3, "ℓ2": 323e3, "ℓ3": 72e3}
+PUBLISHED_ACCURACY = {"Adam": 0.8263, "ℓ1.1": 0.8241, "ℓ1.75": 0.8192, "ℓ2": 0.8232, "ℓ3": 0.8248}
+PUBLISHED_NEAR_ZERO = {"Adam": 249e3, "ℓ1.1": 427e3, "ℓ1.75": 472e3, "ℓ2": 323e3, "ℓ3": 72e3}
 PUBLISHED_KEYS = 1.57e6
 LAST, SMALL, HOYER = "last test accuracy", "share of key weights below 0.01", "Hoyer index of the keys"
 
@@ -35,49 +36,27 @@ class Config:
 
 
 DIGITS = replace(TRAINING["vision"]["small"], epochs=8)
-CIFAR_SMALL = VisionTraining(
-    data="cifar10",
-    image_size=32,
-    dim=64,
-    hidden=128,
-    patch=4,
-    blocks=2,
-    heads=2,
-    head_dim=32,
-    augment=True,
-    schedule="cosine",
-    warmup=1.0,
-    epochs=8,
-)
-PAPER = TRAINING["vision"]["paper"]
-CONTENDERS = (
-    Contender("md", 1.1, (0.03, 0.1, 0.3), 2),
-    Contender("md", 1.75, (0.03, 0.1, 0.3), 2),
-    Contender("md", 2.0, (0.03, 0.1, 0.3), 2),
-    Contender("md", 3.0, (0.003, 0.01, 0.03), 2),
-    Contender("adamw", 2.0, (3e-4, 1e-3, 3e-3), 2),
-)
+SIZES: Any = {"image_size": 32, "patch": 4, "dim": 64, "hidden": 128, "blocks": 2, "heads": 2, "head_dim": 32}
+CIFAR_SMALL = VisionTraining(data="cifar10", augment=True, schedule="cosine", warmup=1.0, epochs=8, **SIZES)
+
+STEPS = dict.fromkeys((1.1, 1.75, 2.0), (0.03, 0.1, 0.3)) | {3.0: (0.003, 0.01, 0.03)}
+CONTENDERS = contenders(STEPS, (3e-4, 1e-3, 3e-3), seeds=2)
 CHOSEN = (0.3, 0.3, 0.3, 0.03, 3e-3)  # of the step sizes of CONTENDERS, by validation after eight epochs on digits
 
 
-def _with_steps(base: TrainConfig, lrs: tuple[float, ...], tuning_epochs: int) -> Sweep:
+def _with_steps(base: TrainConfig, lrs: tuple[float, ...]) -> Config:
     """A step size for each of the contenders, so that nothing is tuned."""
     given = zip(CONTENDERS, lrs, strict=True)
-    return Sweep(base, tuple(replace(contender, lrs=(lr,)) for contender, lr in given), tuning_epochs)
+    return Config(Sweep(base, tuple(replace(contender, lrs=(lr,)) for contender, lr in given), base.epochs))
 
 
-QUICK = Config(_with_steps(DIGITS, CHOSEN, 8))
+QUICK = _with_steps(DIGITS, CHOSEN)
 FIVE = tuple(replace(contender, seeds=5) for contender in CONTENDERS)
 SMALL_DIGITS = Config(Sweep(replace(DIGITS, epochs=40), FIVE, tuning_epochs=10))
-ON_CIFAR = (
-    Contender("md", 1.1, (0.1, 0.3, 0.9), 2),
-    Contender("md", 2.0, (0.1, 0.3, 0.9), 2),
-    Contender("adamw", 2.0, (1e-3, 3e-3, 9e-3), 2),
-)
+ON_CIFAR = contenders(dict.fromkeys((1.1, 2.0), (0.1, 0.3, 0.9)), (1e-3, 3e-3, 9e-3), seeds=2)
 SMALL_CIFAR = Config(Sweep(CIFAR_SMALL, ON_CIFAR, tuning_epochs=2))
 PUBLISHED_STEPS = (0.1, 0.1, 0.1, 0.01, 1e-4)
-AS_IN_THE_PAPER = Config(_with_steps(PAPER, PUBLISHED_STEPS, PAPER.epochs))
-PROFILES = {"quick": QUICK, "small": SMALL_DIGITS, "paper": AS_IN_THE_PAPER}
+PROFILES = {"quick": QUICK, "small": SMALL_DIGITS, "paper": _with_steps(TRAINING["vision"]["paper"], PUBLISHED_STEPS)}
 QUICK_CIFAR = Config(Sweep(replace(CIFAR_SMALL, train_limit=2000, epochs=4), CONTENDERS, tuning_epochs=2))
 
 
@@ -95,18 +74,11 @@ def sources(config: Config, data_dir: Path | None) -> dict[str, str]:
 def run(config: Config, work: Work) -> Arrays:
     finished = run_sweep(config.sweep, work)
     data = {"data": np.array(config.sweep.base.data), **arrays(finished), **weight_arrays(finished)}
-    for each in finished:
-        data |= {f"{each.contender.name}/curve/{key}": _curve(each, key) for key in ("test_accuracy", "train_accuracy")}
+    for each, key in product(finished, ("test_accuracy", "train_accuracy")):  # (seeds, epochs)
+        rows = [[row[key] for row in read_metrics(folder)] for folder in each.folders]
+        longest = max(map(len, rows))  # a run that stopped early keeps its last
+        data[f"{each.contender.name}/curve/{key}"] = np.array([row + row[-1:] * (longest - len(row)) for row in rows])
     return data
-
-
-def _curve(each: Finished, key: str) -> Any:
-    """Accuracy (seeds, epochs); a run that stopped early keeps its last."""
-    from mirrormax.training import read_metrics
-
-    rows = [[row[key] for row in read_metrics(folder)] for folder in each.folders]
-    longest = max(map(len, rows))
-    return np.array([row + row[-1:] * (longest - len(row)) for row in rows])
 
 
 def measure(data: Arrays) -> Rows:
