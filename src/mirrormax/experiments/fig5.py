@@ -15,7 +15,7 @@ from torch.nn.functional import normalize
 from mirrormax._drawing import Figure, grid_of_axes, look_of, panel
 from mirrormax.dynamics import simulate
 from mirrormax.experiments._measurements import About, Arrays, Measured, Rows, Told, alone, threshold
-from mirrormax.experiments._trials import KERNEL, Floats, Size, by_p, log_grid, max_margin
+from mirrormax.experiments._trials import KERNEL, Size, by_p, log_grid, max_margin
 from mirrormax.experiments._work import Work
 from mirrormax.problem import Problem
 
@@ -40,14 +40,6 @@ class Config(Size):
 PROFILES = {"quick": Config(), "paper": replace(Config(), longer=100, points=400)}
 
 
-def authors_problem(seed: int, n: int, T: int, d: int) -> Problem[Floats]:
-    """The problem that the authors' scripts draw for a seed, as a batch of one."""
-    generator = torch.Generator().manual_seed(seed)
-    v, signs, X, z = (torch.randn(shape, generator=generator) for shape in ((d,), (n,), (n, T, d), (n, d)))
-    unit = {name: normalize(each, dim=-1).double().numpy()[None] for name, each in (("X", X), ("z", z), ("v", v))}
-    return Problem(**unit, y=np.where(signs.numpy() > 0, 1.0, -1.0)[None])
-
-
 def run(config: Config, work: Work) -> Arrays:
     given = {name: np.array(getattr(config, name)) for name in ("p", "entries", "longer")}
     tasks = zip(config.p, config.lr, config.steps, strict=True)
@@ -55,7 +47,10 @@ def run(config: Config, work: Work) -> Arrays:
 
 
 def _path(config: Config, p: float, lr: float, steps: int) -> Arrays:
-    batch = authors_problem(config.seed, config.n, config.T, config.d)
+    n, T, d, generator = config.n, config.T, config.d, torch.Generator().manual_seed(config.seed)
+    v, signs, X, z = (torch.randn(shape, generator=generator) for shape in ((d,), (n,), (n, T, d), (n, d)))
+    unit = {name: normalize(each, dim=-1).double().numpy()[None] for name, each in (("X", X), ("z", z), ("v", v))}
+    batch = Problem(**unit, y=np.where(signs.numpy() > 0, 1.0, -1.0)[None])
     grid = log_grid(config.longer * steps, config.points, steps)
     run = simulate(batch, p=p, lr=lr, steps=int(grid[-1]), record=grid, options=KERNEL)
     W_mm = max_margin(batch, run.alpha, p)
@@ -91,17 +86,13 @@ def measure(data: Arrays) -> Rows:
         yield alone(f"D {longer}", float(D[-1]), column=p)
 
 
-def _entries(data: Arrays) -> list[str]:
-    return [f"W[{i + 1}, {j + 1}]" for i, j in data["entries"].tolist()]
-
-
 def tell(data: Arrays, table: Measured) -> Told:
-    late = f"{ANGLE} after {data['longer']}"
+    late, entries = f"{ANGLE} after {data['longer']}", [f"W[{i + 1}, {j + 1}]" for i, j in data["entries"]]
     early, end = (f"{max(table.values(quantity)):.1f}°" for quantity in (f"{ANGLE} after the", late))
     finding = f"Two entries of W come to run along the SVM's line: at most {end} off at the end"
     return Told(
         finding,
-        f"The entries {' and '.join(_entries(data))} grow without bound. After the published steps they are at most "
+        f"The entries {' and '.join(entries)} grow without bound. After the published steps they are at most "
         f"{early} off this line; runs are {data['longer']} times as long.",
         table.claim("Single entries of W run along the SVM's line", f"{finding}.", late),
     )
@@ -121,7 +112,7 @@ def draw(data: Arrays, table: Measured) -> Figure:
         ends = ((path[at], "white", "published steps"), (path[-1], look.colour, f"{data['longer']} times as many"))
         for end, face, label in ends:
             plane.scatter(end[0], end[1], s=42, color=face, edgecolors=look.colour, zorder=3, label=label)
-        panel(plane, f"p = {p:g}", *_entries(data))
+        panel(plane, f"p = {p:g}", *(f"W[{i + 1}, {j + 1}]" for i, j in data["entries"]))
         course.plot(steps[1:], np.maximum(angles(data, p)[1:], ROUNDING), color=look.colour)
         course.axvline(float(published), color="grey", linewidth=0.9, linestyle="--")
         panel(course, "", "step (dashed: published)", log="xy")

@@ -52,45 +52,46 @@ class Case:
         return f"{self.p:g}-{self.radius:g}"
 
 
+EVERY = (Case(1.1), Case(1.1, radius=30.0), Case(1.75), Case(2.0), Case(3.0, lr=8.0), Case(6.0, lr=8.0**4))
+
+
 @dataclass(frozen=True)
 class Config(Problems):
-    cases: tuple[Case, ...] = (
-        Case(1.1),
-        Case(1.1, radius=30.0),
-        Case(1.75),
-        Case(2.0),
-        Case(3.0, lr=8.0),
-        Case(6.0, lr=8.0**4),
-    )
+    cases: tuple[Case, ...] = EVERY
     steps: int = 10_000
     divergence: float = 0.1
     search: int = 3000  # steps of the runs that look for locally optimal tokens
     points: int = 40
     checked: int = 2  # runs whose step size is held against Remark 1
 
+    @property
+    def grid(self) -> Any:
+        """Recorded steps, each with its successor, which Remark 1 is about."""
+        grid = log_grid(self.steps, self.points)
+        return np.union1d(grid, grid[:-1] + 1)
+
 
 PROFILES = {"quick": Config(), "paper": replace(Config(), problems=100, steps=1_000_000)}
 
 
 def run(config: Config, work: Work) -> Arrays:
-    data: Arrays = {"steps": _grid(config), "keys": np.array([case.key for case in config.cases])}
+    data: Arrays = {"steps": config.grid, "keys": np.array([case.key for case in config.cases])}
     data |= {name: np.array([getattr(case, name) for case in config.cases]) for name in ("p", "radius", "lr")}
     for case, arrays in zip(config.cases, work.each(_runs, [(config, case) for case in config.cases]), strict=True):
         data |= {f"{case.key}/{name}": array for name, array in arrays.items()}
     return data
 
 
-def _grid(config: Config) -> Any:
-    """Recorded steps, each with its successor, which Remark 1 is about."""
-    grid = log_grid(config.steps, config.points)
-    return np.unique(np.concatenate([grid, grid[:-1] + 1]))
-
-
 def _runs(config: Config, case: Case) -> Arrays:
     """For each group D, norm (K, runs) and whether a run ended with its α."""
-    p, problem, grid = case.p, config.batch(), _grid(config)
+    p, problem, grid = case.p, config.batch(), config.grid
     arrays: Arrays = {}
-    for group, alpha in _selections(config, problem).items():
+    rng = np.random.default_rng((config.seed, 4))
+    W0 = rng.standard_normal((config.problems, config.d, config.d))
+    reached = simulate(problem, p=2.0, lr=0.1, steps=config.search, W0=W0, record=1).alpha
+    random = rng.integers(config.T, size=(config.problems, config.n))
+    # Tokens of each group, or candidates for it.
+    for group, alpha in zip(GROUPS, (problem.best_tokens(), np.asarray(reached), random), strict=True):
         W_mm = max_margin(problem, alpha, p)
         optimal = locally_optimal(problem, alpha, W_mm)
         is_best = (alpha == problem.best_tokens()).all(-1)
@@ -106,18 +107,6 @@ def _runs(config: Config, case: Case) -> Arrays:
             checks = [step_size_ok(run[k].problem, run=run[k]) for k in range(min(config.checked, len(at)))]
             arrays["largest_lr"] = np.array([check.largest_lr for check in checks])
     return arrays
-
-
-def _selections(config: Config, problem: Any) -> dict[str, Any]:
-    """Tokens (problems, n) of each group, or candidates for it."""
-    rng = np.random.default_rng((config.seed, 4))
-    W0 = rng.standard_normal((config.problems, config.d, config.d))
-    reached = simulate(problem, p=2.0, lr=0.1, steps=config.search, W0=W0, record=1).alpha
-    return {
-        "global": problem.best_tokens(),
-        "local": np.asarray(reached),
-        "neither": rng.integers(config.T, size=(config.problems, config.n)),
-    }
 
 
 def converges(data: Arrays, key: str, group: str) -> Any:
@@ -155,10 +144,9 @@ def measure(data: Arrays) -> Rows:
             yield threshold(NEARER, criterion, ours, bool(good.all() and apart), why, column=column, late=True)
         else:
             yield alone(f"{NEARER}, a start that is too near", ours, column=column)
-        for group in GROUPS:
+        for group, name in NAMES.items():
             end = data[f"{key}/{group}/D"][-1]
-            middle = median(end) if len(end) else "no such α found"
-            yield alone(f"median D at the end, α {NAMES[group]}", middle, column=column)
+            yield alone(f"median D at the end, α {name}", median(end) if len(end) else "no such α found", column=column)
         growth = np.concatenate([data[f"{key}/{g}/norm"][-1] / data[f"{key}/{g}/norm"][0] for g in GROUPS])
         yield alone("growth of the norm over the run, median", median(growth), column=column)
         yield alone("step size", lr, column=column)
@@ -171,10 +159,8 @@ def _beyond(lr: float, largest: float) -> str:
         return ""
     if largest <= 0:
         return f" Remark 1 allows no step size at the points looked at; {lr:,g} is outside the theorems' condition."
-    return (
-        f" The step size of {lr:,g} is {number(lr / largest, 2)} times the bound of Remark 1 at the points looked at: "
-        "these runs are outside the theorems' condition."
-    )
+    times = f"{number(lr / largest, 2)} times the bound of Remark 1 at the points looked at"
+    return f" The step size of {lr:,g} is {times}: these runs are outside the theorems' condition."
 
 
 def tell(data: Arrays, table: Measured) -> Told:
