@@ -45,12 +45,10 @@ def _runs(config: Config, p: float, lr: float) -> Arrays:
     problem = config.batch()
     X, y, z = problem.X, problem.y, problem.z
     settings: Any = {"train_readout": True, "record": 2, "options": LAST}
-    run = simulate(X, y, z, np.zeros_like(problem.v), p=p, lr=lr, steps=config.steps, **settings)
-    alpha = run.alpha
-    excess = np.asarray(label_excess(X, y, alpha, p=p))
-    ratio = run.readout_norm[-1] / run.norm[-1]
-    plain = att_svm(X, z, alpha, p=p, throw=False)
-    relaxed = joint_limit(X, y, z, alpha, p=p, ratio=ratio, excess=excess, throw=False)
+    run = simulate(X, y, z, 0 * problem.v, p=p, lr=lr, steps=config.steps, **settings)
+    excess, ratio = np.asarray(label_excess(X, y, run.alpha, p=p)), run.readout_norm[-1] / run.norm[-1]
+    plain = att_svm(X, z, run.alpha, p=p, throw=False)
+    relaxed = joint_limit(X, y, z, run.alpha, p=p, ratio=ratio, excess=excess, throw=False)
     return {
         "plain": np.asarray(run.divergence_to(solved(plain))[-1]),
         "relaxed": np.asarray(run.divergence_to(solved(relaxed))[-1]),
