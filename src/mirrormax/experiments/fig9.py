@@ -27,6 +27,7 @@ from mirrormax.experiments._sweeps import TextConfig, run_sizes
 from mirrormax.experiments._sweeps import on_data as on_data
 from mirrormax.experiments._sweeps import sources as training_sources
 from mirrormax.experiments._work import Work
+from mirrormax.nets import load_model
 
 ABOUT = About("Fig 9: attention on the decisive words", place=100, seconds=3, revision=2, after="table1")
 AUTHORS_FILE = "pivots_published.csv"
@@ -108,8 +109,6 @@ def run(config: TextConfig, work: Work) -> Arrays:
 
 def _readings(folder: Path, pivots: tuple[Pivot, ...]) -> tuple[Reading, ...] | None:
     """How a model reads sentences; None if it diverged in its first epoch and so reads nothing."""
-    from mirrormax.nets import load_model
-
     checkpoint = load_model(folder)
     if not all(weight.isfinite().all() for weight in checkpoint.model.parameters()):
         return None

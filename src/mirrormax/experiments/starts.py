@@ -42,13 +42,9 @@ PROFILES = {"quick": replace(Config(), basin_problems=12), "paper": replace(Conf
 def run(config: Config, work: Work) -> Arrays:
     """Whether each run ended with all globally optimal tokens: (p, starts, problems) and (p, mu, runs)."""
     warm = [f"{method}, lead {lead:g}" for method in ("Hebbian", "SVM") for lead in config.leads]
-    return {
-        "p": np.array(config.p),
-        "starts": np.array(["zero", "N(0, 1)", "one gradient step", *warm]),
-        "mu": np.array(config.mu),
-        "lead": np.array(config.basin_lead),
-        **stacked(work.each(_runs, [(config, k) for k in range(len(config.p))])),
-    }
+    data: Arrays = {"p": np.array(config.p), "starts": np.array(["zero", "N(0, 1)", "one gradient step", *warm])}
+    data |= {"mu": np.array(config.mu), "lead": np.array(config.basin_lead)}
+    return data | stacked(work.each(_runs, [(config, k) for k in range(len(config.p))]))
 
 
 def _runs(config: Config, k: int) -> Arrays:
@@ -103,12 +99,11 @@ def draw(data: Arrays, table: Measured) -> Figure:
     fig, (left, right) = row_of_axes(2, width=10, height=3.8, ratios=[1.4, 1.0])
     names = data["starts"].tolist()
     for k, p in enumerate(data["p"]):
-        for ax, x, hits in (
-            (left, np.arange(len(names)) + 0.15 * (k - 1), data["best"][k]),
-            (right, data["mu"] * 1.04 ** (k - 1), data["basin"][k]),
-        ):
+        best = left, np.arange(len(names)) + 0.15 * (k - 1), data["best"][k]
+        basin = right, data["mu"] * 1.04 ** (k - 1), data["basin"][k]
+        for ax, x, hits in (best, basin):
             middle, low, high = np.array([tuple(share(h).to_dict().values()) for h in hits]).T
-            style = look_of(float(p)).style(linestyle="", label=f"p = {p:g}")
+            style = look_of(p).style(linestyle="", label=f"p = {p:g}")
             ax.errorbar(x, middle, [middle - low, high - middle], **style)
     left.set_xticks(range(len(names)), names, rotation=30, ha="right")
     panel(left, "", "", "share with all best tokens", ylim=(0, 1.05))

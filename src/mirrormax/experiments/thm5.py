@@ -158,10 +158,8 @@ def measure(data: Arrays) -> Rows:
         for part, (g, growth) in product(("W", "v"), enumerate(GROWTHS)):
             D, quantity = data[f"D_{part}/{p:g}"][within, g], f"{LIMIT} {part} to its SVM, r = {growth}"
             if within.any():  # NaN, a point that is no minimiser, is a failure
-                before, end = (float(D[:, at].max()) for at in (-2, -1))
-                criterion = (
-                    f"below {number(BELOW)} at R = {data['largest'][g]:,.0f}, or where {DECIDED} if that is more"
-                )
+                (before, end), far = D[:, -2:].max(0).tolist(), f"{data['largest'][g]:,.0f}"
+                criterion = f"below {number(BELOW)} at R = {far}, or where {DECIDED} if that is more"
                 row = make.threshold(quantity, criterion, end, end < BELOW, BAR, column=p, late=True)
                 far_off = D[~(D[:, -1] < BELOW)]
                 falls = bool((far_off[:, -1] < FALLS * far_off[:, -2]).all())
