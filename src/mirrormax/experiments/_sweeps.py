@@ -69,12 +69,8 @@ class Finished:
 
 def run_sweep(sweep: Sweep, work: Work, share: float = 1.0) -> list[Finished]:
     """Tune every contender on the validation split, then train it with every seed."""
-    trials = [
-        replace(_with(sweep.base, contender, lr, seed=0), epochs=sweep.tuning_epochs)
-        for contender in sweep.contenders
-        for lr in contender.lrs
-        if len(contender.lrs) > 1
-    ]
+    every = [(contender, lr) for contender in sweep.contenders for lr in contender.lrs if len(contender.lrs) > 1]
+    trials = [replace(_with(sweep.base, *each, seed=0), epochs=sweep.tuning_epochs) for each in every]
     cost = len(trials) * sweep.tuning_epochs
     longest = sweep.base.epochs * sum(contender.seeds for contender in sweep.contenders)
     tuning = np.full((len(sweep.contenders), len(sweep.contenders[0].lrs)), np.nan)
@@ -153,16 +149,10 @@ SHORT, LONG = (0.1, 0.3, 0.9), (0.3, 0.9, 2.7)  # step sizes of mirror descent
 EVERYBODY = contenders({1.1: SHORT, 1.5: LONG, 2.0: LONG, 3.0: SHORT}, (3e-4, 1e-3, 3e-3), seeds=5)
 REVIEWS = Sweep(ONE_BLOCK, EVERYBODY, tuning_epochs=12)
 OF_TABLE_1 = tuple(contender for contender in REVIEWS.contenders if contender.p != 1.5)
-ON_IMDB = Sweep(
-    replace(ONE_BLOCK, data="imdb", warmup=3.0, epochs=14),
-    tuple(replace(contender, seeds=3) for contender in OF_TABLE_1),
-    tuning_epochs=7,
-)
-QUICK = Sweep(
-    replace(ONE_BLOCK, epochs=5),
-    tuple(replace(contender, lrs=contender.lrs[1:2], seeds=2) for contender in OF_TABLE_1),
-    tuning_epochs=5,
-)
+THREE_SEEDS = tuple(replace(contender, seeds=3) for contender in OF_TABLE_1)
+ON_IMDB = Sweep(replace(ONE_BLOCK, data="imdb", warmup=3.0, epochs=14), THREE_SEEDS, tuning_epochs=7)
+ONE_STEP = tuple(replace(contender, lrs=contender.lrs[1:2], seeds=2) for contender in OF_TABLE_1)
+QUICK = Sweep(replace(ONE_BLOCK, epochs=5), ONE_STEP, tuning_epochs=5)
 PAPER = cast(SentimentTraining, training.PROFILES["sentiment"]["paper"])
 
 

@@ -30,6 +30,7 @@ from mirrormax.theory import boundary_starts
 ABOUT = About("Fig 1: the cone that training does not leave (Lemma 17)", place=10, seconds=25, revision=1)
 PICTURED_P = 2.0  # whose cones are circular, so that a plane shows them
 CENTRES = ("W_mm", "random")
+LEMMA = "Training does not leave a cone around the SVM direction (Lemma 17)"
 STAY = "share of runs from C_μ/3 that stay in C_μ, every μ, ‖W(0)‖"
 CONTROL, GROWN = "around a random direction", "least growth of the norm, ‖W(0)‖"
 WHY = (
@@ -132,9 +133,7 @@ def tell(data: Arrays, table: Measured) -> Told:
         f"{finding}, while their norm grows by {grown} or more",
         "Runs start at μ/3 from W_mm and should stay within μ. The lemma is about plain steps; these are normalised, "
         "in cones far wider and at norms far smaller than its proof asks for.",
-        table.claim(
-            "Training does not leave a cone around the SVM direction (Lemma 17)", f"{finding}.", f"{STAY} = {at}"
-        ),
+        table.claim(LEMMA, f"{finding}.", f"{STAY} = {at}"),
     )
 
 

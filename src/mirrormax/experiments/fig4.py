@@ -66,6 +66,8 @@ UNSETTLED = (
 )
 OWN = "N(0, 1) starts: mean D to its own SVM after the published steps"
 NOT_YET = f"tokens not locally optimal at the end that are after {LONGER} × the length"
+THEOREM_3 = "Every ℓp path ends in the direction of the attention SVM of its own p (Theorem 3)"
+OPTIMAL = "Selected tokens are locally optimal (the theorems' assumption)"
 SHARED = "shared zero start: median D to own SVM"
 PLAIN = "shared zero start: trials in which plain steps select the same tokens as normalised ones"
 ALTERED = (
@@ -94,10 +96,7 @@ class Config(batched.Size):
     block: int = 20
 
 
-PROFILES = {
-    "quick": Config(),
-    "paper": replace(Config(), shared_steps=(8000, 8000, 16000, 160000, 20000), points=120),
-}
+PROFILES = {"quick": Config(), "paper": replace(Config(), shared_steps=(8000, 8000, 16000, 160000, 20000), points=120)}
 
 
 def run(config: Config, work: Work) -> Arrays:
@@ -232,17 +231,14 @@ def tell(data: Arrays, table: Measured) -> Told:
         f"{others} of {ends.size} runs end with other tokens, and {'all' if settling == others else settling} of these "
         f"come to locally optimal ones when they are {LONGER:,} times as long"
     )
-    own = table.claim(
-        "Every ℓp path ends in the direction of the attention SVM of its own p (Theorem 3)",
-        f"Mean divergence {means} for p = 1.75, 2, 3. Whenever every p chose the same tokens, {percent(min(shares))} "
-        "of runs or more ended nearest their own SVM.",
-        OWN,
-        SHARED,
+    nearest = (
+        f"Whenever every p chose the same tokens, {percent(min(shares))} of runs or more ended nearest their own SVM"
     )
-    tokens = "Selected tokens are locally optimal (the theorems' assumption)"
+    measured = f"Mean divergence {means} for p = 1.75, 2, 3. {nearest}."
+    own = table.claim(THEOREM_3, measured, OWN, SHARED)
     claims = [
         own if min(shares) > 0.5 else replace(own, verdict=DIFFERS),
-        table.claim(tokens, f"{settled}.", *(f"{said}: {NOT_YET}" for said in SAID.values())),
+        table.claim(OPTIMAL, f"{settled}.", *(f"{said}: {NOT_YET}" for said in SAID.values())),
     ]
     alike = "; ".join(f"{row.ours} at {row.column.removeprefix('path ')}" for row in table if row.quantity == PLAIN)
     if alike:

@@ -16,6 +16,7 @@ ALMOST_ONE = 0.999
 # 1/3 at steps 0 and 1 is an identity (W = 0 there, since W has no gradient at v = 0), and no comparison.
 RERUN_STEP_20 = 0.998
 ENDS = "softmax; logistic probability after the published steps"
+CLAIM = "Attention and prediction become certain when W and v are trained together"
 LIMIT = "The paper says that both go to 1."
 
 
@@ -49,9 +50,7 @@ def tell(data: Arrays, table: Measured) -> Told:
         finding,
         "The first step moves v alone, because W has no gradient at v = 0. The logistic probability follows as v "
         "grows, and both go to 1 for every p.",
-        table.claim(
-            "Attention and prediction become certain when W and v are trained together", f"{finding}.", "softmax"
-        ),
+        table.claim(CLAIM, f"{finding}.", "softmax"),
     )
 
 

@@ -10,9 +10,7 @@ norm is 1 − (smallest lead of W/‖W‖)/(margin of the attention SVM). Writte
   and ``NEAREST_OF`` in at least ``NEAREST`` of the runs. Random directions that select the same tokens must not pass.
 - A rule that fails is **slow** if its shortfall at the end is at most ``FALLING`` of what it was at a third of the
   steps, it **stops short** if that is at least ``STILL``, and between the two nothing is known.
-- Adam's second moments forget no faster than β₂^k, so that its steps shrink until gradients fall no faster than the
-  root of that: the smallest lead of Adam without ε, at the usual β₂, **grows by −½ log β₂ a step**, up to a share of
-  ``SPEED``, if steps of full length would make it grow faster.
+- The smallest lead of Adam without ε, at the usual β₂, **grows by −½ log β₂ a step**, up to a share of ``SPEED``.
 - Weight decay λ bounds ‖W‖ by 1/λ: a run **ends on that ball** if in the median ⟨−∇L, W⟩ is at least ``ALIGNED`` of its
   largest value there, ‖∇L‖_*/λ, the condition of Karush, Kuhn and Tucker for min L on the ball.
 """
@@ -293,13 +291,12 @@ def _judged(data: Arrays, rule: str, ends: Any) -> Measurement:
     known = ends[:, np.isfinite(ends).all(0)]
     others = [NORMS.index(norm) for norm in NEAREST_OF if norm != own]
     first = known[NORMS.index(own)] < known[others].min(0)
-    end = shortfalls(data, rule)[own]
-    left = end / shortfalls(data, rule, at=steps.index(steps[-1] // 3))[own]
-    holds = bool(end < BELOW and first.mean() >= NEAREST)
+    end, before = (shortfalls(data, rule, at=at)[own] for at in (-1, steps.index(steps[-1] // 3)))
+    left, holds = end / before, bool(end < BELOW and first.mean() >= NEAREST)
     speed = "slow" if left <= FALLING else "stops short" if left >= STILL else "slow, or stops short"
+    why = f"{number(left, 2)} of what it was at a third of the steps{'' if holds else f': {speed}'}."
     criterion = f"below {percent(BELOW)}, nearest in {percent(NEAREST)}"
     ours = f"{percent(end, 1)}, nearest in {first.sum()} of {first.size}"
-    why = f"{number(left, 2)} of what it was at a third of the steps{'' if holds else f': {speed}'}."
     quantity = f"{rule}: {TURNS} {_said(own)}"
     return threshold(quantity, criterion, ours, holds, why, late=WAYS[rule].late, value=end)
 
@@ -337,9 +334,8 @@ def draw(data: Arrays, table: Measured) -> Figure:
     ends = np.array([list(shortfalls(data, rule).values()) for rule in every])
     right.imshow(np.log10(np.clip(ends, 1e-3, 1)), cmap=colour_map(RAMP[::-1]), vmin=-2.5, vmax=0, aspect="auto")
     for (i, j), end in np.ndenumerate(ends):
-        weight = "bold" if NORMS[j] == own_norm(every[i]) else "normal"
-        place: Any = {"ha": "center", "va": "center", "color": "white" if end < 0.06 else "black"}
-        right.text(j, i, f"{end:.3f}", fontsize=6.5, fontweight=weight, **place)
+        weight, colour = "bold" if NORMS[j] == own_norm(every[i]) else "normal", "white" if end < 0.06 else "black"
+        right.text(j, i, f"{end:.3f}", fontsize=6.5, fontweight=weight, ha="center", va="center", color=colour)
     right.set_xticks(range(len(NORMS)), [_said(norm) for norm in NORMS], fontsize=6)
     right.set_yticks(range(len(every)), every, fontsize=7)
     right.grid(visible=False)

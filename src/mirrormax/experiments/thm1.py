@@ -48,10 +48,7 @@ class Config(Problems):
     random_starts: int = 2
 
 
-PROFILES = {
-    "quick": Config(),
-    "paper": replace(Config(), problems=20, radii=25, largest=1e5, random_starts=4),
-}
+PROFILES = {"quick": Config(), "paper": replace(Config(), problems=20, radii=25, largest=1e5, random_starts=4)}
 
 
 def run(config: Config, work: Work) -> Arrays:

@@ -170,22 +170,16 @@ def tell(data: Arrays, table: Measured) -> Told:
     finding = (
         f"{percent(good.mean())} of runs around locally optimal tokens converge, {percent(other.mean())} around others"
     )
+    theorem_2 = "From a cone around the SVM of locally optimal tokens ‖W‖ grows for ever (Theorem 2)"
+    theorem_3 = "From such a cone the direction of W converges to that SVM (Theorem 3)"
+    measured = f"{good.sum()} of {len(good)} runs converge; {other.sum()} of {len(other)} around tokens that are not"
     return Told(
         f"Local optimality decides: {finding}" if good.mean() > other.mean() else finding,
         "To converge is to keep the tokens and to have a smaller divergence after the last decade of steps. "
         f"{percent(grown.mean())} of norms grow from record to record. Where a p has starts of two norms, those of the "
         "smaller are not counted.",
-        table.claim(
-            "From a cone around the SVM of locally optimal tokens ‖W‖ grows for ever (Theorem 2)",
-            f"‖W‖ grows at every record in {grown.sum()} of {len(grown)} runs.",
-            GROWS,
-        ),
-        table.claim(
-            "From such a cone the direction of W converges to that SVM (Theorem 3)",
-            f"{good.sum()} of {len(good)} runs converge; {other.sum()} of {len(other)} around tokens that are not "
-            "locally optimal.",
-            NEARER,
-        ),
+        table.claim(theorem_2, f"‖W‖ grows at every record in {grown.sum()} of {len(grown)} runs.", GROWS),
+        table.claim(theorem_3, f"{measured} locally optimal.", NEARER),
     )
 
 

@@ -196,7 +196,10 @@ def tell(data: Arrays, table: Measured) -> Told:
     ps, ends = ", ".join(f"{p:g}" for p in data["p"]), table.values(NORMALISED)
     fitted = zip(table.values(POWER), data["p"], strict=True)
     both = ", ".join(f"{number(ours, 2)} (theorem {number(powers(data, p)[1])})" for ours, p in fitted)
-    growth = ", ".join(number(value, 2) for value in table.values(GROWTH))
+    grown, loglog = ", ".join(number(value, 2) for value in table.values(GROWTH)), number(loglog_ratio(data))
+    growth = f"Growth in the last decade ÷ the one before: {grown} (log k gives 1, log log k {loglog})"
+    along, elsewhere = number(max(table.values(STEP)), 2), table.ours(f"{STEP}, from")
+    steps = f"At most {along} ηL along the runs; from W outside any cone up to {elsewhere} ηL for p = {ps}"
     faster = [row.verdict == MET for row in table.rows(POWER)]
     return Told(
         f"The divergence falls faster than Theorem 4's bound for {sum(faster)} of {len(faster)} p, from starts outside "
@@ -210,18 +213,8 @@ def tell(data: Arrays, table: Measured) -> Told:
             f"Power {both} for p = {ps}, from starts outside the theorem's cone.",
             POWER,
         ),
-        table.claim(
-            "‖W(k)‖ grows at least like log k (Theorems 2 and 4)",
-            f"Growth in the last decade ÷ the one before: {growth} (log k gives 1, log log k "
-            f"{number(loglog_ratio(data))}).",
-            GROWTH,
-        ),
-        table.claim(
-            "One step adds at most ηL to ‖W‖ (inequality 29, used for Theorem 4)",
-            f"At most {number(max(table.values(STEP)), 2)} ηL along the runs; from W outside any cone up to "
-            f"{table.ours(f'{STEP}, from')} ηL for p = {ps}.",
-            STEP,
-        ),
+        table.claim("‖W(k)‖ grows at least like log k (Theorems 2 and 4)", f"{growth}.", GROWTH),
+        table.claim("One step adds at most ηL to ‖W‖ (inequality 29, used for Theorem 4)", f"{steps}.", STEP),
     )
 
 
