@@ -264,8 +264,8 @@ def greater(
     ``size``, the least difference that was published."""
     gap = difference(first, second)
     verdict = decided(gap.low, gap.high, size)
-    printed = _gap(gap, first, second)
-    return _row(quantity, published, gap, verdict, why=REASONS.get(verdict, ""), ours=printed, target=size, **more)
+    ours = f"{estimate(gap, sign=True)}, {len(first)} and {len(second)} runs"
+    return _row(quantity, published, gap, verdict, why=REASONS.get(verdict, ""), ours=ours, target=size, **more)
 
 
 REASONS = {
@@ -296,13 +296,8 @@ def same_gap(
         verdict, why = UNDECIDED, f"With so few runs the interval is wider than ± {resolution:g}."
     else:
         verdict, why = MET, ""
-    criterion, printed = number(published, sign=True), _gap(gap, first, second)
-    return _row(quantity, criterion, gap, verdict, why=why, ours=printed, target=published, **more)
-
-
-def _gap(gap: Estimate, first: Values, second: Values) -> str:
-    """A difference as it is printed: with its sign, its interval, and over how many runs."""
-    return f"{estimate(gap, sign=True)}, {len(first)} and {len(second)} runs"
+    criterion, ours = number(published, sign=True), f"{estimate(gap, sign=True)}, {len(first)} and {len(second)} runs"
+    return _row(quantity, criterion, gap, verdict, why=why, ours=ours, target=published, **more)
 
 
 def _sampled(quantity: str, published: Sample, values: Values, verdict: str, **more: Any) -> Measurement:

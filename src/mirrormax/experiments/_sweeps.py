@@ -7,7 +7,7 @@ are never done again, interrupted ones go on, and experiments share them.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
@@ -37,7 +37,7 @@ class Contender:
         return f"ℓ{self.p:g}" if self.optimizer == "md" else {"adamw": "AdamW", "sgd": "SGD"}[self.optimizer]
 
 
-def contenders(steps: dict[float, tuple[float, ...]], adamw: tuple[float, ...], seeds: int) -> tuple[Contender, ...]:
+def contenders(steps: Mapping[float, tuple[float, ...]], adamw: tuple[float, ...], seeds: int) -> tuple[Contender, ...]:
     """Mirror descent with the step sizes to try for each p, and AdamW with its own."""
     ours = [Contender("md", p, lrs, seeds) for p, lrs in steps.items()]
     return (*ours, Contender("adamw", 2.0, adamw, seeds))

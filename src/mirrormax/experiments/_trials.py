@@ -80,7 +80,7 @@ def solved(solution: Any) -> Floats:
 
 def locally_optimal(problem: Problem[Floats], alpha: Any, W: Floats) -> npt.NDArray[np.bool_]:
     """Whether these tokens (B, n) are locally optimal, given their max-margin weights (B, d, d)."""
-    known = np.isfinite(W).all(axis=(-1, -2))
+    known: Any = np.isfinite(W).all(axis=(-1, -2))
     weights: Any = np.where(known[:, None, None], W, 1.0)
     return np.asarray(is_locally_optimal(problem, alpha=alpha, W=weights).optimal & known)
 

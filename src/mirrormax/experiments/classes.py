@@ -80,7 +80,7 @@ def _fixed(config: Config, p: float, lr: float) -> Arrays:
     }
 
 
-def _pinned(X: Any, y: Any, z: Any, V: Any, keep: Any, W: Any, p: float, lr: float, steps: int) -> Floats:
+def _pinned(X: Any, y: Any, z: Any, V: Any, keep: Any, W: Any, p: float, lr: float, steps: int) -> Any:
     """Mirror descent on the tokens outside the mixtures, with the attention inside kept at its best, from W.
 
     Normalised steps on the loss itself make the finite part of a mixture rattle by about η, and its leads grow like

@@ -147,8 +147,8 @@ def draw(data: Arrays, table: Measured) -> Figure:
     for part, alpha, name in ((mu, 0.16, "μ"), (mu / 3, 0.3, "μ/3")):
         arc = np.arccos(1 - part) * np.linspace(-1, 1, 60)
         inner, outer = (r * np.stack([np.cos(arc), np.sin(arc)]) for r in (radius, 5 * radius))
-        label = f"divergence ≤ {name}, norm ≥ {radius:g}"
-        cone.fill(*np.concatenate([inner, outer[:, ::-1]], 1), color=SHADES[1], alpha=alpha, linewidth=0, label=label)
+        area = cone.fill(*np.concatenate([inner, outer[:, ::-1]], 1), color=SHADES[1], alpha=alpha, linewidth=0)
+        area[0].set_label(f"divergence ≤ {name}, norm ≥ {radius:g}")
     cone.plot(along, away, color="#3D3D3D", linewidth=1.1)
     cone.scatter(along[0], away[0], s=16, color="#3D3D3D", zorder=3, label="starts, and runs from them")
     cone.axhline(0, color="black", linewidth=1)

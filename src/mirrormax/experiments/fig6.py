@@ -63,8 +63,7 @@ def _path(config: Config, p: float, steps: int) -> Arrays:
     grid = np.union1d(log_grid(length, config.points, steps), np.arange(min(config.first_steps, steps) + 1))
     settings: Any = {"p": p, "lr": config.lr, "steps": length, "record": grid, "options": KERNEL}
     run = simulate(X[None], y, z, problem.v, train_readout=True, **settings)[0]
-    alpha = run.alpha
-    chosen = X[samples, alpha]
+    alpha, chosen = run.alpha, X[samples, run.alpha]
     # The limit of joint training; both samples are label support vectors, so that it is the attention SVM too.
     W_mm, v_mm = joint_limit(X, y, z, alpha, p=p).W, lp_svm(chosen, y, p=p).v
     selections = np.array(list(product(range(X.shape[1]), repeat=len(y))))
@@ -134,8 +133,7 @@ def draw(data: Arrays, table: Measured) -> Figure:
     """First row: the rows of W; second: v; third: the divergences to both SVM directions."""
     count = len(data["p"])
     fig, grid = grid_of_axes(3, count, width=3.7 * count, height=8.6)
-    for k, p in enumerate(data["p"]):
-        top, middle, bottom = (row[k] for row in grid)
+    for p, top, middle, bottom in zip(data["p"], *grid, strict=True):
         for i, marker in enumerate("os"):
             _ray(top, data[f"W/{p:g}"][:, i], data[f"W_mm/{p:g}"][i], f"row {i + 1} of W", p, marker=marker)
         _ray(middle, data[f"v/{p:g}"], data[f"v_mm/{p:g}"], "v", p, marker="^", linestyle=":")

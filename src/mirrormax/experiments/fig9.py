@@ -88,11 +88,14 @@ def run(config: TextConfig, work: Work) -> Arrays:
         benchmarks["authors/"] = authors_sentences(path)
     for each in finished:
         name = each.contender.name
+        # A model that diverged in its first epoch reads nothing.
+        trained = [load_model(folder / "model") for folder in each.folders]
+        sound = [each for each in trained if all(weight.isfinite().all() for weight in each.model.parameters())]
+        if not sound:
+            raise ValueError(f"every run of {name} diverged; try smaller step sizes.")
         for prefix, pivots in benchmarks.items():
-            tried = [_readings(folder / "model", pivots) for folder in each.folders]
-            readings = [reading for reading in tried if reading is not None]
-            if not readings:
-                raise ValueError(f"every run of {name} diverged; try smaller step sizes.")
+            texts = [pivot.text for pivot in pivots]
+            readings = [read_reviews(each.model, each.tokenizer, texts) for each in sound]
             runs = [score_readings(each, pivots) for each in readings]
             data[f"{prefix}{name}/correct"] = np.stack([run.correct for run in runs])
             for metric in METRICS:  # (seeds, reviews)
@@ -105,14 +108,6 @@ def run(config: TextConfig, work: Work) -> Arrays:
                 data[f"{name}/maps/lengths"] = np.array([len(each.offsets) for each in shown])
                 data[f"{name}/maps/prediction"] = np.array([each.prediction for each in shown])
     return data
-
-
-def _readings(folder: Path, pivots: tuple[Pivot, ...]) -> tuple[Reading, ...] | None:
-    """How a model reads sentences; None if it diverged in its first epoch and so reads nothing."""
-    checkpoint = load_model(folder)
-    if not all(weight.isfinite().all() for weight in checkpoint.model.parameters()):
-        return None
-    return read_reviews(checkpoint.model, checkpoint.tokenizer, [pivot.text for pivot in pivots])
 
 
 def maps(data: Arrays) -> tuple[list[Pivot], dict[str, list[Reading]]]:
@@ -152,10 +147,9 @@ def measure(data: Arrays) -> Rows:
 
 def _more(data: Arrays, metric: str, size: float | None, *, above_chance: bool = False, prefix: str = "") -> Rows:
     """ℓ1.1 above ℓ2: decided if it is both over reviews, the runs' mean, and over runs, the reviews' mean."""
-    first, second = (
-        data[f"{prefix}{name}/{metric}"] - (data[f"{prefix}{name}/{metric}/chance"] if above_chance else 0.0)
-        for name in COMPARED
-    )
+    first, second = (data[f"{prefix}{name}/{metric}"] for name in COMPARED)
+    if above_chance:
+        first, second = first - data[f"ℓ1.1/{metric}/chance"], second - data[f"ℓ2/{metric}/chance"]
     over_reviews = paired_difference(first.mean(0), second.mean(0))
     over_runs = difference(first.mean(1), second.mean(1))
     verdicts = {make.decided(gain.low, gain.high) for gain in (over_reviews, over_runs)}

@@ -1,10 +1,8 @@
 """Potentials that are no power of a norm: to whose attention SVM do weights converge?
 
 Derived in :mod:`mirrormax.theory.horizon`: that of the norm which ψ looks like from afar, ℓp for SquaredLp(p), ℓ2 for
-ElasticNet, whose ℓ1 part is lost, and ℓ1 for Hypentropy. A solution in ℓ1 need not be unique, so directions are not
-compared. What is measured is the *shortfall* of a run in the ℓr norm, 1 − (smallest lead of W/‖W‖_r)/(largest margin of
-any W), which is 0 exactly at the solutions of the ℓr attention SVM; in the potential's own norm it should vanish, and
-be less than in any other.
+ElasticNet, whose ℓ1 part is lost, and ℓ1 for Hypentropy. A solution in ℓ1 need not be unique, so that margins are
+compared: a run's shortfall (``WHY``) should vanish in the potential's own norm, and be less than in any other.
 """
 
 from __future__ import annotations
@@ -62,13 +60,13 @@ PROFILES = {
 
 def run(config: Config, work: Work) -> Arrays:
     """Shortfalls (potentials, norms, records, problems) at shares of the steps, and each potential's own norm."""
-    tasks = list(zip([config] * len(POTENTIALS), POTENTIALS.values(), config.steps, config.lr, strict=True))
+    given = zip(POTENTIALS.values(), config.steps, config.lr, strict=True)
     return {
         "potentials": np.array(list(POTENTIALS)),
         "norms": np.array(NORMS),
         "horizon": np.array([potential.horizon for potential in POTENTIALS.values()]),
         "share": config.share,
-        "shortfall": np.stack(work.each(_shortfalls, tasks)),
+        "shortfall": np.stack(work.each(_shortfalls, [(config, *each) for each in given])),
     }
 
 

@@ -54,7 +54,7 @@ def run(config: Config, work: Work) -> Arrays:
 
 def _problem(config: Config, k: int, seed: int) -> Arrays:
     p, arrays = config.p[k], {}
-    normalised = ("acyclic", config.steps, config.lr[k], "tensor")
+    normalised: Any = ("acyclic", config.steps, config.lr[k], "tensor")
     for name, steps, lr, normalize in (normalised, ("cyclic", config.plain, config.plain_lr[k], None)):
         E, samples = random_text(config, name == "cyclic", seed)
         answer, grid = graph_svm(E, samples, p=p), log_grid(steps, config.points)

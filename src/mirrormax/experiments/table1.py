@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mirrormax._drawing import Axes, Figure, curve, look_of, panel, row_of_axes
+from mirrormax._drawing import Figure, curve, look_of, panel, row_of_axes
 from mirrormax._statistics import Sample
 from mirrormax.experiments import _measurements as make
 from mirrormax.experiments._measurements import About, Arrays, Measured, Rows, Told, alone
@@ -99,35 +99,31 @@ def tell(data: Arrays, table: Measured) -> Told:
 
 
 def draw(data: Arrays, table: Measured) -> Figure:
-    """Test accuracy of every run, its mean, the paper's band, and the validation accuracy over step sizes."""
+    """Every run a point, with their mean, and a band where the paper's gap to ℓ2 would put each p; and the validation
+    accuracy over step sizes."""
     sizes = data["sizes"].tolist()
+    band: Any = {"color": "0.5", "alpha": 0.25, "linewidth": 0}
     panels = 2 if any(len(lrs) > 1 for name, lrs in data.items() if name.endswith("/lrs")) else 1
     fig, axes = row_of_axes(panels * len(sizes), width=max(4.8 * panels * len(sizes), 7.5), height=3.8)
     for k, size in enumerate(sizes):
-        inner = {key.removeprefix(f"{size}/"): value for key, value in data.items() if key.startswith(f"{size}/")}
-        _runs(axes[panels * k], inner, f"test accuracy, {size}")
+        names, ax = data[f"{size}/names"].tolist(), axes[panels * k]
+        base = 100 * data[f"{size}/ℓ2/test_accuracy"].mean() if "ℓ2" in names else np.nan
+        for place, name in enumerate(names):
+            values, look = 100 * data[f"{size}/{name}/test_accuracy"], look_of(name)
+            ax.scatter(np.full(len(values), place), values, color=look.colour, marker=look.marker, s=30, zorder=3)
+            ax.hlines(values.mean(), place - 0.3, place + 0.3, color=look.colour, linewidth=2.4)
+            ax.annotate(f"{values.mean():.1f}", (place + 0.33, values.mean()), va="center", fontsize=9)
+            if name in ("ℓ1.1", "ℓ3"):
+                low, high = _gap(name, "ℓ2")
+                ax.fill_between([place - 0.36, place + 0.36], base + low, base + high, **band)
+        ax.fill_between([], [], [], label="ours of ℓ2 + the paper's gap to ℓ2", **band)
+        panel(ax, f"test accuracy, {size}", "", "percent", legend="best", xlim=(-0.5, len(names) - 0.2))
+        ax.set_xticks(range(len(names)), names)
+        ax.grid(axis="x", visible=False)
         if panels == 2:
-            ax = axes[panels * k + 1]
-            for name in inner["names"].tolist():
-                curve(ax, inner[f"{name}/lrs"], 100 * inner[f"{name}/tuning"], name)
-            panel(ax, "validation accuracy, when tuning", "step size", "percent", log="x", legend="best")
+            for name in names:
+                lrs, tuning = (data[f"{size}/{name}/{key}"] for key in ("lrs", "tuning"))
+                curve(axes[2 * k + 1], lrs, 100 * tuning, name)
+            title = "validation accuracy, when tuning"
+            panel(axes[2 * k + 1], title, "step size", "percent", log="x", legend="best")
     return fig
-
-
-def _runs(ax: Axes, data: Arrays, title: str) -> None:
-    """Every run a point; where the paper's gap to ℓ2 would put each p, a band."""
-    names = data["names"].tolist()
-    base = 100 * data["ℓ2/test_accuracy"].mean() if "ℓ2" in names else np.nan
-    band: dict[str, Any] = {"color": "0.5", "alpha": 0.25, "linewidth": 0}
-    for place, name in enumerate(names):
-        values, look = 100 * data[f"{name}/test_accuracy"], look_of(name)
-        ax.scatter(np.full(len(values), place), values, color=look.colour, marker=look.marker, s=30, zorder=3)
-        ax.hlines(values.mean(), place - 0.3, place + 0.3, color=look.colour, linewidth=2.4)
-        ax.annotate(f"{values.mean():.1f}", (place + 0.33, values.mean()), va="center", fontsize=9)
-        if name in ("ℓ1.1", "ℓ3"):
-            low, high = _gap(name, "ℓ2")
-            ax.fill_between([place - 0.36, place + 0.36], base + low, base + high, **band)
-    ax.fill_between([], [], [], label="ours of ℓ2 + the paper's gap to ℓ2", **band)
-    panel(ax, title, "", "percent", legend="best", xlim=(-0.5, len(names) - 0.2))
-    ax.set_xticks(range(len(names)), names)
-    ax.grid(axis="x", visible=False)

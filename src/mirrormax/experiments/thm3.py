@@ -111,9 +111,8 @@ def _runs(config: Config, case: Case) -> Arrays:
 
 def converges(data: Arrays, key: str, group: str) -> Any:
     """Runs that are with their α at the end, and nearer to the SVM than a decade of steps before."""
-    D, steps = data[f"{key}/{group}/D"], data["steps"]
-    before = D[int(np.searchsorted(steps, steps[-1] / 10))]
-    return (D[-1] < before) & data[f"{key}/{group}/kept"]
+    D, before = data[f"{key}/{group}/D"], int(np.searchsorted(data["steps"], data["steps"][-1] / 10))
+    return (D[-1] < D[before]) & data[f"{key}/{group}/kept"]
 
 
 def grows(data: Arrays, key: str, group: str) -> Any:
@@ -135,13 +134,13 @@ def _largest(data: Arrays) -> dict[str, float]:
 def measure(data: Arrays) -> Rows:
     for key, p, radius, lr in zip(*(data[name].tolist() for name in ("keys", "p", "radius", "lr")), strict=True):
         column, largest = f"p = {p:g}, norm {radius:g}", float(data[f"{key}/largest_lr"].min())
-        good, other = _optimal(data, converges, key), converges(data, key, "neither")
+        good, other, beyond = _optimal(data, converges, key), converges(data, key, "neither"), _beyond(lr, largest)
         ours = f"{good.sum()} of {len(good)}; {other.sum()} of {len(other)}"
-        yield most(GROWS, _optimal(data, grows, key), why=f"{WIDER}{_beyond(lr, largest)}", column=column)
+        yield most(GROWS, _optimal(data, grows, key), why=f"{WIDER}{beyond}", column=column)
         if key in _largest(data):
-            apart = len(other) > 0 and share(other).high < share(good).low
-            criterion, why = "all, and of the control decidedly fewer", f"{FIRST}{_beyond(lr, largest)}"
-            yield threshold(NEARER, criterion, ours, bool(good.all() and apart), why, column=column, late=True)
+            holds = bool(good.all() and len(other) and share(other).high < share(good).low)
+            criterion = "all, and of the control decidedly fewer"
+            yield threshold(NEARER, criterion, ours, holds, f"{FIRST}{beyond}", column=column, late=True)
         else:
             yield alone(f"{NEARER}, a start that is too near", ours, column=column)
         for group, name in NAMES.items():
@@ -167,9 +166,8 @@ def tell(data: Arrays, table: Measured) -> Told:
     keys = [*_largest(data)]
     good, grown = (_optimal(data, function, *keys) for function in (converges, grows))
     other = np.concatenate([converges(data, key, "neither") for key in keys])
-    finding = (
-        f"{percent(good.mean())} of runs around locally optimal tokens converge, {percent(other.mean())} around others"
-    )
+    around, others = percent(good.mean()), percent(other.mean())
+    finding = f"{around} of runs around locally optimal tokens converge, {others} around others"
     theorem_2 = "From a cone around the SVM of locally optimal tokens ‖W‖ grows for ever (Theorem 2)"
     theorem_3 = "From such a cone the direction of W converges to that SVM (Theorem 3)"
     measured = f"{good.sum()} of {len(good)} runs converge; {other.sum()} of {len(other)} around tokens that are not"
@@ -188,10 +186,9 @@ def draw(data: Arrays, table: Measured) -> Figure:
     cases = _largest(data).items()
     fig, axes = row_of_axes(len(cases) + 1, width=2.6 * (len(cases) + 1), height=3.7)
     steps = np.maximum(data["steps"], 1)
-    styles: dict[str, dict[str, Any]] = {"global": {}, "local": {"linestyle": "--"}}
     for ax, (key, p) in zip(axes, cases, strict=False):
-        for group in GROUPS:
-            style = {"color": look_of(p).colour, **styles.get(group, {"color": "0.55", "linestyle": ":"})}
+        for group, line in zip(GROUPS, ("-", "--", ":"), strict=True):
+            style: Any = {"color": "0.55" if group == "neither" else look_of(p).colour, "linestyle": line}
             D = data[f"{key}/{group}/D"]
             ax.plot(steps, D, linewidth=0.7, alpha=0.45, **style)
             if D.shape[1]:
