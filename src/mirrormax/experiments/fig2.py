@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mirrormax._drawing import SHADES, Axes, Figure, row_of_axes
+from mirrormax._drawing import SHADES, Axes, Figure, panel, row_of_axes
 from mirrormax.data import example1
 from mirrormax.experiments import _measurements as make
 from mirrormax.experiments._measurements import About, Arrays, Measured, Measurement, Rows, Told, alone
@@ -93,8 +93,7 @@ def draw(data: Arrays, table: Measured) -> Figure:
 
 def frame(ax: Axes, title: str) -> None:
     """The plane of Example 1: limits that hold every token, at one scale."""
-    ax.set(xlim=(-6.3, 6.3), ylim=(-3.4, 3.4), aspect="equal", xlabel="first coordinate", ylabel="second")
-    ax.set_title(title, fontsize=10)
+    panel(ax, title, "first coordinate", "second", xlim=(-6.3, 6.3), ylim=(-3.4, 3.4), aspect="equal")
 
 
 def line(ax: Axes, point: Any, along: Any, **style: Any) -> None:

@@ -128,8 +128,7 @@ def draw(data: Arrays, table: Measured) -> Figure:
         panel(ax, f"{role}: |w| ≥ {LARGE:g}, as published", "|w|, the largest marked", log="y", ylim=(0.5, None))
     published[0].set_ylabel("entries")
     published[0].legend(loc="upper right", fontsize=9)
-    counts.set_xticks(range(len(ROLES)), ROLES)
-    panel(counts, f"{COUNT}, the paper's count", "", "percent")
+    panel(counts, f"{COUNT}, the paper's count", "", "percent", xticks=range(len(ROLES)), xticklabels=ROLES)
     counts.grid(axis="x", visible=False)
     draw_measures(measures, data, ROLES)
     for name in names:

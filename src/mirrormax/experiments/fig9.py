@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mirrormax._drawing import Figure, look_of, row_of_axes
+from mirrormax._drawing import Figure, look_of, panel, row_of_axes
 from mirrormax._identity import content_digest
 from mirrormax._statistics import bootstrap_mean, difference, paired_difference, share
 from mirrormax.auditing import METRICS, Reading, read_reviews, score_readings
@@ -210,9 +210,8 @@ def draw(data: Arrays, table: Measured) -> Figure:
             ax.errorbar(place, mean, [[mean - low], [high - mean]], fmt=look.marker, color=look.colour, capsize=4)
             chance = table.values(f"{row.quantity}: by chance", row.column)[0]
             ax.hlines(chance, place - 0.3, place + 0.3, color="0.4", linestyle=":", linewidth=1.6)
-        ax.set(xticks=range(len(rows)), xticklabels=[row.column for row in rows], ylim=(0, None))
-        ax.set_xlim(-0.6, len(rows) - 0.4)
-        ax.set_title(LABELS[metric], fontsize=10)
+        ax.set_xticks(range(len(rows)), [row.column for row in rows])
+        panel(ax, LABELS[metric], xlim=(-0.6, len(rows) - 0.4), ylim=(0, None))
     axes[0].plot([], [], color="0.4", linestyle=":", label="chance")
     axes[0].legend(fontsize=8, loc="lower right")
     ax = axes[-1]
@@ -227,8 +226,8 @@ def draw(data: Arrays, table: Measured) -> Figure:
     gap = PUBLISHED[1.1] - PUBLISHED[2.0]
     ax.plot(gap, SHOWN.index("scaled"), "*", color="#762A83", markersize=12, linestyle="none", label="published")
     ax.axvline(0, color="black", linewidth=0.8)
-    ax.set(yticks=range(len(SHOWN)), yticklabels=["share", "paper's score", "hit@1"], ylim=(len(SHOWN) - 0.4, -0.6))
-    ax.set_title("ℓ1.1 − ℓ2, paired by review", fontsize=10)
+    ax.set_yticks(range(len(SHOWN)), ["share", "paper's score", "hit@1"])
+    panel(ax, "ℓ1.1 − ℓ2, paired by review", ylim=(len(SHOWN) - 0.4, -0.6))
     ax.locator_params(axis="x", nbins=4)
     ax.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.1))  # inside it would lie on intervals
     return fig

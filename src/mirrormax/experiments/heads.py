@@ -59,15 +59,10 @@ def run(config: Config, work: Work) -> Arrays:
     short = work.each(_short, [(config, p, lr) for p, lr, _ in cases if p < 2], share=0.1)
     plain = work.each(_plain, [(config, p) for p in config.p], share=0.2)
     values = work.each(_values, [(config, p, lr, mode) for p, _, lr in cases for mode in MODES], share=0.3)
-    return {
-        "p": np.array(config.p),
-        "steps": log_grid(config.steps, config.points),
-        **stacked(fixed, *each),
-        **stacked(plain, prefix="plain_"),
-        "short": np.array([np.nan if p >= 2 else short.pop(0) for p in config.p]),
-        **stacked(three, prefix="three_"),
-        **stacked(values, *each, prefix="values_"),
-    }
+    data: Arrays = {"p": np.array(config.p), "steps": log_grid(config.steps, config.points)}
+    data |= stacked(fixed, *each) | stacked(plain, prefix="plain_")
+    data["short"] = np.array([np.nan if p >= 2 else short.pop(0) for p in config.p])
+    return data | stacked(three, prefix="three_") | stacked(values, *each, prefix="values_")
 
 
 def _problems(config: Config) -> tuple[Any, Any, Any, Any, Any]:

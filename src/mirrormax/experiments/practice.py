@@ -26,7 +26,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from mirrormax._drawing import Figure, grid_of_axes
+from mirrormax._drawing import Figure, grid_of_axes, panel
 from mirrormax._statistics import Estimate, mean
 from mirrormax.experiments import _measurements as make
 from mirrormax.experiments._measurements import OURS, About, Arrays, Measured, Measurement, Rows, Told, alone
@@ -105,15 +105,9 @@ PAT = (("torchao pat", METHODS["torchao pat"].trials),) if find_spec("torchao") 
 LANGUAGE = Task("language model", TEXT, 800, 250, EVERYBODY + PAT)
 SHORT_REVIEWS = Task("reviews", replace(REVIEWS, data="reviews"), 1000, 400, SIX)
 STUDY = Config((LANGUAGE, SHORT_REVIEWS))
-WHOLE = Config(
-    (
-        LANGUAGE,
-        SHORT_REVIEWS,
-        Task("IMDb", REVIEWS, 3000, 1000, SIX),
-        Task("CIFAR-10", IMAGES, 6000, 1000, FURTHER),
-        Task("language model, 4 x longer", replace(TEXT, train_limit=8000), 3200, 250, LONGER),
-    )
-)
+ON_IMDB, ON_CIFAR = Task("IMDb", REVIEWS, 3000, 1000, SIX), Task("CIFAR-10", IMAGES, 6000, 1000, FURTHER)
+FOUR_TIMES = Task("language model, 4 x longer", replace(TEXT, train_limit=8000), 3200, 250, LONGER)
+WHOLE = Config((LANGUAGE, SHORT_REVIEWS, ON_IMDB, ON_CIFAR, FOUR_TIMES))
 BUILT_IN = Config((replace(LANGUAGE, base=replace(TEXT, data="reviews"), rows=100, methods=EVERYBODY),))
 SMALL_TEXT = replace(TEXT, data="reviews", train_limit=200, dim=32, hidden=64)
 ONCE = tuple((name, trials[:1]) for name, trials in EVERYBODY)
@@ -308,10 +302,9 @@ def draw(data: Arrays, table: Measured) -> Figure:
             (lines[name],) = ax.plot(shares[known], values[known], linewidth=3 if name == OURS_IS else 1.2, **style)
         best = unit.sign * np.nanmax(unit.sign * curves, 0)
         ax.plot(shares, best, "o", markersize=14, fillstyle="none", color="#3D3D3D")
-        if len(tasks) > 1:
-            winners = [f"{_best_of(table, task, unit, goal, 1)} at {percent(goal)}" for goal in GOALS[1:]]
-            ax.set_title("\n".join([task, *winners]), fontsize=10)
-        ax.set(xlabel="zeros in the matrices, percent", ylabel=unit.axis)
+        winners = [f"{_best_of(table, task, unit, goal, 1)} at {percent(goal)}" for goal in GOALS[1:]]
+        title = "\n".join([task, *winners]) if len(tasks) > 1 else ""
+        panel(ax, title, "zeros in the matrices, percent", unit.axis)
         if unit.sign > 0:  # ten points at least, or the noise of three seeds fills the panel
             ax.set_ylim(min(best.max() - 10, ax.get_ylim()[0]), best.max() + 1)
         else:

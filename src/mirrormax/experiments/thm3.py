@@ -52,12 +52,12 @@ class Case:
         return f"{self.p:g}-{self.radius:g}"
 
 
-EVERY = (Case(1.1), Case(1.1, radius=30.0), Case(1.75), Case(2.0), Case(3.0, lr=8.0), Case(6.0, lr=8.0**4))
+CASES = (Case(1.1), Case(1.1, radius=30.0), Case(1.75), Case(2.0), Case(3.0, lr=8.0), Case(6.0, lr=8.0**4))
 
 
 @dataclass(frozen=True)
 class Config(Problems):
-    cases: tuple[Case, ...] = EVERY
+    cases: tuple[Case, ...] = CASES
     steps: int = 10_000
     divergence: float = 0.1
     search: int = 3000  # steps of the runs that look for locally optimal tokens
