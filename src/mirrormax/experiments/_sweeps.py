@@ -139,7 +139,7 @@ IMDB = ("imdb", "aclImdb")
 
 @dataclass(frozen=True)
 class TextConfig:
-    """One sweep for each size of model, by the name of the size."""
+    """One sweep for each size of model, by the name of the size; the largest comes last."""
 
     sizes: tuple[tuple[str, Sweep], ...]
 
@@ -185,9 +185,3 @@ def on_data(config: TextConfig, data_dir: Path) -> TextConfig:
 def sources(config: TextConfig, data_dir: Path | None) -> dict[str, str]:
     """A digest of every data file that is read."""
     return data_of([sweep for _, sweep in config.sizes], data_dir)
-
-
-def run_sizes(config: TextConfig, work: Work, *, last_only: bool = False) -> list[tuple[str, list[Finished]]]:
-    """The sweeps of all sizes, or of the largest, which comes last."""
-    chosen = config.sizes[-1:] if last_only else config.sizes
-    return [(name, run_sweep(sweep, work, share=1 / len(chosen))) for name, sweep in chosen]

@@ -64,16 +64,15 @@ def _fixed(config: Config, p: float, lr: float) -> Arrays:
     W_one, W_mixed, known = solved(single), solved(general), np.asarray(general.optimal)
     W_keep = np.where(known[:, None, None], W_mixed, 1.0)
     local = np.asarray(is_locally_optimal(X, y, z, V=V, keep=keep, W=W_keep).optimal)
-    settled = run.log_rest[-1].max(-1) < SETTLED
-    pinned = np.full(len(X), np.nan)
-    for k in np.flatnonzero(known & (keep.sum(-1) > 1).any(-1)):
+    mixed, pinned = (keep.sum(-1) > 1).any(-1), np.full(len(X), np.nan)
+    for k in np.flatnonzero(known & mixed):
         W = _pinned(X[k], y[k], z[k], V[k], keep[k], run.W[-1, k], p, 10 * lr, config.pinned)
         pinned[k] = float(directional_divergence(W_mixed[k], W, p))
     return {
         "one": np.moveaxis(run.divergence_to(W_one), 0, -1),
         "general": np.moveaxis(run.divergence_to(W_mixed), 0, -1),
-        "settled": settled,
-        "mixed": (keep.sum(-1) > 1).any(-1),
+        "settled": run.log_rest[-1].max(-1) < SETTLED,
+        "mixed": mixed,
         "local": local & known,
         "pinned": pinned,
         "gap": np.asarray(general.gap),

@@ -18,7 +18,7 @@ from mirrormax._statistics import Sample
 from mirrormax.experiments._measurements import DIFFERS, MET, About, Arrays, Measured, Rows, Told, alone, greater
 from mirrormax.experiments._numbers import percent
 from mirrormax.experiments._sweeps import PROFILES as PROFILES
-from mirrormax.experiments._sweeps import TextConfig, run_sizes
+from mirrormax.experiments._sweeps import TextConfig, run_sweep
 from mirrormax.experiments._sweeps import on_data as on_data
 from mirrormax.experiments._sweeps import sources as sources
 from mirrormax.experiments._weights import LARGE, ROLES, WIDTH, bar, draw_measures, weight_arrays
@@ -44,9 +44,9 @@ COUNT = f"entries with |w| ≥ {LARGE:g}"
 
 def run(config: TextConfig, work: Work) -> Arrays:
     """The largest size, as in the paper."""
-    size, finished = run_sizes(config, work, last_only=True)[0]
-    base = config.sizes[-1][1].base
-    tasks = [(base, str(folder), work.data_dir) for each in finished for folder in each.folders]
+    size, sweep = config.sizes[-1]
+    finished = run_sweep(sweep, work)
+    tasks = [(sweep.base, str(folder), work.data_dir) for each in finished for folder in each.folders]
     pruned = iter(work.each(_pruned, tasks, 0.0))
     return {
         "size": np.array(size),

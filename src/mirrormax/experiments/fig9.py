@@ -23,7 +23,7 @@ from mirrormax.experiments import _measurements as make
 from mirrormax.experiments._measurements import About, Arrays, Measured, Measurement, Rows, Told, alone
 from mirrormax.experiments._numbers import estimate, interval, number, percent
 from mirrormax.experiments._sweeps import PROFILES as PROFILES
-from mirrormax.experiments._sweeps import TextConfig, run_sizes
+from mirrormax.experiments._sweeps import TextConfig, run_sweep
 from mirrormax.experiments._sweeps import on_data as on_data
 from mirrormax.experiments._sweeps import sources as training_sources
 from mirrormax.experiments._work import Work
@@ -81,7 +81,8 @@ def authors_sentences(path: Path) -> tuple[Pivot, ...]:
 
 
 def run(config: TextConfig, work: Work) -> Arrays:
-    size, finished = run_sizes(config, work, last_only=True)[0]
+    size, sweep = config.sizes[-1]
+    finished = run_sweep(sweep, work)
     data: Arrays = {"size": np.array(size), "names": np.array([each.contender.name for each in finished])}
     benchmarks = {"": load_pivots()}
     for path in _authors_file(work.data_dir):

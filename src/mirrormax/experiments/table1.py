@@ -14,7 +14,7 @@ from mirrormax._drawing import Figure, curve, look_of, panel, row_of_axes
 from mirrormax._statistics import Sample
 from mirrormax.experiments import _measurements as make
 from mirrormax.experiments._measurements import About, Arrays, Measured, Rows, Told, alone
-from mirrormax.experiments._sweeps import PAPER_SIZES, TextConfig, arrays, run_sizes
+from mirrormax.experiments._sweeps import PAPER_SIZES, TextConfig, arrays, run_sweep
 from mirrormax.experiments._sweeps import PROFILES as PROFILES
 from mirrormax.experiments._sweeps import on_data as on_data
 from mirrormax.experiments._sweeps import sources as sources
@@ -50,7 +50,8 @@ AHEAD_OR_NOT = {
 
 def run(config: TextConfig, work: Work) -> Arrays:
     data: Arrays = {"sizes": np.array([name for name, _ in config.sizes])}
-    for name, finished in run_sizes(config, work):
+    for name, sweep in config.sizes:
+        finished = run_sweep(sweep, work, share=1 / len(config.sizes))
         data |= {f"{name}/{key}": value for key, value in arrays(finished).items()}
     return data
 
