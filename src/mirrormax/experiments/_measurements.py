@@ -301,8 +301,8 @@ def same_gap(
 
 
 def _sampled(quantity: str, published: Sample, values: Values, verdict: str, **more: Any) -> Measurement:
-    fields = {"ours": sample(Sample.of(values)), "target": published.mean, **more}
-    return _row(quantity, sample(published), mean_of(values), verdict, **fields)
+    more |= {"ours": sample(Sample.of(values)), "target": published.mean}
+    return _row(quantity, sample(published), mean_of(values), verdict, **more)
 
 
 def _row(

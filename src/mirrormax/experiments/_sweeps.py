@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import cast
 
@@ -75,19 +76,12 @@ def run_sweep(sweep: Sweep, work: Work, share: float = 1.0) -> list[Finished]:
     longest = sweep.base.epochs * sum(contender.seeds for contender in sweep.contenders)
     tuning = np.full((len(sweep.contenders), len(sweep.contenders[0].lrs)), np.nan)
     if trials:
-        folders = _train_all(trials, work, share * cost / (cost + longest))
-        tuning = np.reshape(_numbers(folders)["validation_accuracy"], tuning.shape)
-    best = [contender.lrs[int(row.argmax())] for contender, row in zip(sweep.contenders, tuning, strict=True)]
-    runs = [
-        _with(sweep.base, contender, lr, seed)
-        for contender, lr in zip(sweep.contenders, best, strict=True)
-        for seed in range(contender.seeds)
-    ]
-    finished = iter(_train_all(runs, work, share * longest / (cost + longest)))
-    return [
-        Finished(contender, lr, tuple(row.tolist()), tuple(next(finished) for _ in range(contender.seeds)))
-        for contender, lr, row in zip(sweep.contenders, best, tuning, strict=True)
-    ]
+        tried = _numbers(_train_all(trials, work, share * cost / (cost + longest)))
+        tuning = np.reshape(tried["validation_accuracy"], tuning.shape)
+    tuned = [(each, each.lrs[int(row.argmax())], row) for each, row in zip(sweep.contenders, tuning, strict=True)]
+    runs = [_with(sweep.base, contender, lr, seed) for contender, lr, _ in tuned for seed in range(contender.seeds)]
+    folders = iter(_train_all(runs, work, share * longest / (cost + longest)))
+    return [Finished(each, lr, tuple(row.tolist()), tuple(islice(folders, each.seeds))) for each, lr, row in tuned]
 
 
 def data_of(sweeps: Sequence[Sweep], data_dir: Path | None) -> dict[str, str]:
@@ -102,10 +96,9 @@ def arrays(finished: Sequence[Finished]) -> Arrays:
     """The numbers of a sweep, by the contender's name."""
     data: Arrays = {"names": np.array([each.contender.name for each in finished])}
     for each in finished:
-        name = each.contender.name
-        data |= {f"{name}/{key}": values for key, values in _numbers(each.folders).items()}
-        data[f"{name}/lr"] = np.array(each.lr)
-        data[f"{name}/lrs"], data[f"{name}/tuning"] = np.array(each.contender.lrs), np.array(each.tuning)
+        steps = {"lr": each.lr, "lrs": each.contender.lrs, "tuning": each.tuning}
+        numbers = _numbers(each.folders) | {key: np.array(values) for key, values in steps.items()}
+        data |= {f"{each.contender.name}/{key}": values for key, values in numbers.items()}
     return data
 
 

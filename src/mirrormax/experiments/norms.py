@@ -248,8 +248,9 @@ def _control(config: Config) -> Arrays:
         drawn = np.einsum("rnt,ntd,ne->rde", weights, offsets[k], z[k])
         lead = np.einsum("ntd,rde,ne->rnt", offsets[k], drawn, z[k])
         lead[:, np.arange(config.n), alpha[k]] = np.inf
-        for good in np.flatnonzero(lead.min((1, 2)) > 0)[:1]:
-            W[k] = drawn[good]
+        good = np.flatnonzero(lead.min((1, 2)) > 0)
+        if len(good):
+            W[k] = drawn[good[0]]
     return _leads(config, problem, np.stack([W] * len(config.grid)), alpha)
 
 

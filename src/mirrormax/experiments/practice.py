@@ -128,8 +128,9 @@ def sources(config: Config, data_dir: Path | None) -> dict[str, str]:
 
 def run(config: Config, work: Work) -> Arrays:
     """Tune with seed 0, choose, train with all seeds; trainings are kept under ``work.runs`` and not done twice."""
-    names, units = zip(*((task.name, task.base.chosen_by) for task in config.tasks), strict=True)
-    data: Arrays = {"tasks": np.array(names), "units": np.array(units), "shares": np.array(SHARES)}
+    units = [task.base.chosen_by for task in config.tasks]
+    data: Arrays = {"tasks": np.array([task.name for task in config.tasks]), "units": np.array(units)}
+    data["shares"] = np.array(SHARES)
 
     def outcomes(jobs: list[Job], share: float) -> dict[Job, dict[str, Any]]:
         tasks = [(job, work.runs, work.data_dir) for job in jobs]

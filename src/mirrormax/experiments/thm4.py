@@ -114,13 +114,13 @@ def one_dimension(p: float) -> float:
 def _theory(config: Config, problem: Any, alpha: Any, p: float, W_mm: Floats, lr: float) -> Arrays:
     """The theorem's cone, μ0/3 and R_μ (trials,), and the growth of the norm in one step over ηL (norms, W, trials)."""
     constants = [theory.constants(some(problem, k), alpha=alpha[k], p=p, W_mm=W_mm[k]) for k in range(config.trials)]
-    mu, R_mu, L = zip(*((each.mu0 / 3, each.R_mu(lr=lr), each.gradient_bound) for each in constants), strict=True)
+    L, mu = np.array([each.gradient_bound for each in constants]), np.array([each.mu0 / 3 for each in constants])
+    R_mu = np.array([each.R_mu(lr=lr) for each in constants])
     shape = (len(NORMS), config.single_steps, *W_mm.shape)
     random: Any = np.random.default_rng((config.seed, 2)).standard_normal(shape)
     W0 = np.reshape(NORMS, (-1, 1, 1, 1, 1)) * np.asarray(direction(random, p))
     step = simulate(problem, p=p, lr=1.0, steps=1, normalize=None, W0=W0, record=[0, 1])
-    growth = np.asarray(step.norm[1] - step.norm[0]) / np.array(L)
-    return {"L": np.array(L), "mu": np.array(mu), "R_mu": np.array(R_mu), "growth_29": growth}
+    return {"L": L, "mu": mu, "R_mu": R_mu, "growth_29": np.asarray(step.norm[1] - step.norm[0]) / L}
 
 
 def powers(data: Arrays, p: float, first: float = 100, last: float = 1) -> tuple[Any, float]:
