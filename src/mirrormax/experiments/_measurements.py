@@ -115,21 +115,13 @@ class Claim:
 
 @dataclass(frozen=True)
 class About:
-    """What is known of an experiment before it has run.
+    """What is known of an experiment before it has run."""
 
-    Args:
-        title: up to a colon its name in lists.
-        place: in the report; from ``BEYOND`` on it goes beyond the paper.
-        seconds: of processor time, about, in the quick profile.
-        revision: raised when ``run`` comes to other numbers for the same configuration.
-        after: the experiment whose training runs this one shares, and which therefore goes first.
-    """
-
-    title: str
-    place: int
-    seconds: int
-    revision: int
-    after: str = ""
+    title: str  # up to a colon its name in lists
+    place: int  # in the report; from ``BEYOND`` on it goes beyond the paper
+    seconds: int  # of processor time, about, in the quick profile
+    revision: int  # raised when ``run`` comes to other numbers for the same configuration
+    after: str = ""  # the experiment whose training runs this one shares, and which therefore goes first
 
 
 class Told:

@@ -20,8 +20,7 @@ from mirrormax.geometry import ElasticNet
 from mirrormax.optim import MirrorAdamW, MirrorDescent, param_groups, sparse_start
 from mirrormax.pruning import prune
 
-Trial = tuple[float, Any]
-"""A step size and a knob."""
+Trial = tuple[float, Any]  # a step size and a knob
 TINY = 1e-12  # what a weight counts as at least where it is raised to a negative power
 
 
@@ -199,21 +198,13 @@ class Target(Method):
 
 @dataclass(frozen=True)
 class Way:
-    """A method as it takes part in the study.
-
-    Args:
-        kind: what it does.
-        trials: the step sizes and knobs to try.
-        look: colour, marker and dash of its line.
-        muon: whether Muon makes the steps of the matrices.
-        small: whether the model is a small dense one with as many weights as a sparse one keeps, which the study makes.
-    """
+    """A method as it takes part in the study."""
 
     kind: type[Method]
     trials: tuple[Trial, ...]
-    look: tuple[str, str, Any]
-    muon: bool = False
-    small: bool = False
+    look: tuple[str, str, Any]  # colour, marker and dash of its line
+    muon: bool = False  # whether Muon makes the steps of the matrices
+    small: bool = False  # whether the model is a small dense one with as many weights as a sparse one keeps
 
     @property
     def told_the_share(self) -> bool:
@@ -228,7 +219,7 @@ class Way:
 LARGE = (6e-3, 1.2e-2, 2.4e-2)  # for orthogonalised steps
 LRS, DECAYS, SCHEDULES = (3e-3, 6e-3, 1.2e-2), (0.01, 0.3), ((0.25, 0.75), (0.05, 0.6))
 OF_MIRROR = ((1.5e-3, 1.1), (3e-3, 1.1), (3e-3, 1.25), (6e-3, 1.25), (3e-3, 1.5), (6e-3, 1.5))
-METHODS = {
+METHODS = {  # by the names that tables use
     "AdamW": Way(Method, tuple(product(LRS, DECAYS)), ("#CC79A7", "h", (0, (8, 2)))),
     "small dense": Way(Method, tuple(product(LRS, DECAYS)), ("#3D3D3D", "s", ":"), small=True),
     "soft threshold": Way(SoftThreshold, tuple(product(LRS, (0.03, 0.1))), ("#E69F00", "P", "-.")),
@@ -247,4 +238,3 @@ METHODS = {
     "ℓp descent": Way(PlainDescent, tuple(product((0.1, 0.3, 1.0), (1.1, 1.5))), ("#8C8C8C", "p", (0, (4, 2)))),
     "torchao pat": Way(Pat, tuple(product(LRS, SCHEDULES)), ("#117733", "d", "--")),
 }
-"""By the names that tables use."""

@@ -19,12 +19,10 @@ from mirrormax.svm import att_svm
 
 Floats = npt.NDArray[np.float64]
 PARTS = ("X", "y", "z", "v")
+# For few trials of many steps: other experiments have the kernel compiled.
 KERNEL = SimulationOptions(backend="numba" if find_spec("numba") else "auto")
-"""For few trials of many steps: other experiments have the kernel compiled."""
-LAST = SimulationOptions(weights="last")
-"""For runs of which only the end is looked at."""
-SETTLED = np.log(1e-6)
-"""Of the attention that unselected tokens may keep in a run that has settled."""
+LAST = SimulationOptions(weights="last")  # for runs of which only the end is looked at
+SETTLED = np.log(1e-6)  # of the attention that unselected tokens may keep in a run that has settled
 
 
 @dataclass(frozen=True)

@@ -73,11 +73,10 @@ class Unit:
         return f"{number.mean:{places}}{ends}".replace("-", "−")
 
 
-UNITS = {
+UNITS = {  # by what the epochs of a task are chosen by
     "loss": Unit("nats", "nats", "nats per byte (less is better)", -1, 1.0, 3, per_nat=1.0),
     "accuracy": Unit("points", "percent right", "percent right", 1, 100.0, 1, per_nat=10.0),
 }
-"""By what the epochs of a task are chosen by."""
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 Plain ℓp-AttGD from starts at a stated divergence and norm, around the attention SVM of tokens α. Three groups of α: the
 globally optimal ones; ones that a run of training ended with and that are locally, not globally, optimal; and as a
 control ones that are not locally optimal, of which the theorems say nothing and the derivation says that runs leave.
-The theorems' own cone is out of reach (Theorem 4 tells how far), so these are wider and nearer cones.
 
 A plain step changes the dual, of size ‖W‖^{p−1}, by η‖∇L‖: at p = 6 and norm 8, a step of 1 moves nothing in 10,000
 steps, and rounding of D then decides who "comes nearer" (the control did, in 6 of 20 runs). So η is 8^{p−2} for p > 2.
@@ -27,8 +26,8 @@ from mirrormax.experiments._work import Work
 from mirrormax.theory import boundary_starts, step_size_ok
 
 ABOUT = About("Theorems 2 and 3: norms grow, directions converge", place=125, seconds=7, revision=1)
-GROUPS = ("global", "local", "neither")
 NAMES = {"global": "globally optimal", "local": "locally optimal only", "neither": "not locally optimal"}
+GROUPS = tuple(NAMES)
 GROWS = "Theorem 2: runs whose norm grows at every record"
 NEARER = "Theorem 3: runs that keep α and come nearer in the last decade of steps; control"
 WIDER = "From cones wider and norms smaller than the theorems', whose own no run can start in and move."
