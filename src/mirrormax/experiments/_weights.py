@@ -71,13 +71,14 @@ def draw_measures(ax: Axes, data: Arrays, roles: tuple[str, ...]) -> None:
     names = data["names"].tolist()
     hatched = {"alpha": 0.55, "hatch": "///", "edgecolor": "white"}
     measures: Any = (("hoyer", "Hoyer index", {"alpha": 0.9}), ("top_mass", "ℓ1 mass in the top 1 %", hatched))
-    for offset, (measure, label, style) in enumerate(measures):
+    for offset, (measure, _, style) in enumerate(measures):
         for place, name in enumerate(names):
             values = np.mean([data[f"{name}/{role}/{measure}"] for role in roles], axis=0)
             at = place + (offset - 0.5) * 0.4
             bar(ax, at, values, width=0.36, color=look_of(name).colour, **style)
             mean, top = f"{values.mean():.2f}", (at, values.max())
             ax.annotate(mean, top, (0, 3), textcoords="offset points", ha="center", fontsize=7)
+    for _, label, style in measures:
         ax.bar(0, 0, color="0.4", label=label, **style)
     panel(ax, "concentration, each run a point", xticks=range(len(names)), xticklabels=names)
     ax.margins(y=0.3)

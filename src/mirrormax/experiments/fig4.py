@@ -223,22 +223,17 @@ def tell(data: Arrays, table: Measured) -> Told:
     medians = ", ".join(number(D, 1) for D in table.values(SHARED))
     shares = table.values("shared zero start: trials of one selection nearest")
     same = {start: int(same_tokens(data, start).sum()) for start in STARTS}
-    ends, later = (
-        np.concatenate([data[f"{start}/{name}"].ravel() for start in STARTS]) for name in ("optimal", "later_optimal")
-    )
-    others, settling = (~ends).sum(), later[~ends].sum()
-    settled = (
-        f"{others} of {ends.size} runs end with other tokens, and {'all' if settling == others else settling} of these "
-        f"come to locally optimal ones when they are {LONGER:,} times as long"
-    )
-    nearest = (
-        f"Whenever every p chose the same tokens, {percent(min(shares))} of runs or more ended nearest their own SVM"
-    )
-    measured = f"Mean divergence {means} for p = 1.75, 2, 3. {nearest}."
+    ends = np.concatenate([data[f"{start}/optimal"].ravel() for start in STARTS])
+    later = np.concatenate([data[f"{start}/later_optimal"].ravel() for start in STARTS])
+    settling = "all" if later[~ends].all() else later[~ends].sum()
+    others = f"{(~ends).sum()} of {ends.size} runs end with other tokens, and {settling} of these"
+    settled = f"{others} come to locally optimal ones when they are {LONGER:,} times as long."
+    nearest = f"{percent(min(shares))} of runs or more ended nearest their own SVM"
+    measured = f"Mean divergence {means} for p = 1.75, 2, 3. Whenever every p chose the same tokens, {nearest}."
     own = table.claim(THEOREM_3, measured, OWN, SHARED)
     claims = [
         own if min(shares) > 0.5 else replace(own, verdict=DIFFERS),
-        table.claim(OPTIMAL, f"{settled}.", *(f"{said}: {NOT_YET}" for said in SAID.values())),
+        table.claim(OPTIMAL, settled, *(f"{said}: {NOT_YET}" for said in SAID.values())),
     ]
     alike = "; ".join(f"{row.ours} at {row.column.removeprefix('path ')}" for row in table if row.quantity == PLAIN)
     if alike:

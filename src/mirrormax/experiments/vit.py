@@ -27,6 +27,7 @@ NOTEBOOK_FILE = "real-data/vit_plotters.ipynb of addskj2002/AttentionMD, commit 
 PUBLISHED_ACCURACY = {"Adam": 0.8263, "ℓ1.1": 0.8241, "ℓ1.75": 0.8192, "ℓ2": 0.8232, "ℓ3": 0.8248}
 PUBLISHED_NEAR_ZERO = {"Adam": 249e3, "ℓ1.1": 427e3, "ℓ1.75": 472e3, "ℓ2": 323e3, "ℓ3": 72e3}
 PUBLISHED_KEYS = 1.57e6
+THEIRS = "where the authors have 2,000 on CIFAR-10: how fast each learns at first, not where it ends."
 LAST, SMALL, HOYER = "last test accuracy", "share of key weights below 0.01", "Hoyer index of the keys"
 
 
@@ -86,14 +87,11 @@ def measure(data: Arrays) -> Rows:
     for name in data["names"].tolist():
         last, key = 100 * data[f"{name}/last_test_accuracy"], f"{name}/key"
         if name != "AdamW":
-            why = (
-                f"Trained for {data[f'{name}/epochs'].max():.0f} epochs on {data['data']}, where the authors have "
-                "2,000 on CIFAR-10: how fast each learns at first, not where it ends."
-            )
+            trained = f"Trained for {data[f'{name}/epochs'].max():.0f} epochs on {data['data']}"
+            more = {"why": f"{trained}, {THEIRS}", "column": name, **source}
             gap = 100 * (PUBLISHED_ACCURACY[name] - PUBLISHED_ACCURACY["Adam"])
-            pair = (last, 100 * data["AdamW/last_test_accuracy"])
-            quantity = f"{LAST} above Adam's, points"
-            yield same_gap(quantity, gap, *pair, resolution=2, why=why, column=name, **source)
+            rival = 100 * data["AdamW/last_test_accuracy"]
+            yield same_gap(f"{LAST} above Adam's, points", gap, last, rival, resolution=2, **more)
         yield alone(f"{LAST}, percent", Sample.of(last), column=name)
         zeros = float(data[f"{key}/near_zero"].mean() / data[f"{key}/entries"])
         yield alone(SMALL, zeros, column=name, ours=percent(zeros, 1))
