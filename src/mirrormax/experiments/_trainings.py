@@ -93,11 +93,12 @@ def _done(job: Job, data_dir: Path | None) -> dict[str, Any]:
     with torch.no_grad():
         method = METHODS[job.method](model, job.lr, job.knob, job.share or 0.0, steps, job.seed)
     settling: list[float] = []
-    seconds = 0.0
+    seconds, warmup = 0.0, steps / 10  # steps, and then a cosine to zero
     model.train()
     for t in range(steps):
         began = time.process_time()
-        lr = job.lr * _factor(t, steps)
+        cosine = 0.5 * (1 + math.cos(math.pi * (t - warmup) / (steps - warmup)))
+        lr = job.lr * ((t + 1) / (warmup + 1) if t < warmup else cosine)
         for group in [group for optimizer in method.optimizers for group in optimizer.param_groups]:
             group["lr"] = lr
         method.before(t)
@@ -134,12 +135,6 @@ def _done(job: Job, data_dir: Path | None) -> dict[str, Any]:
         results = [_pruned(model, prepared, job.task, by, share, calibration) for share in left]
         result["validation"][by], result["test"][by] = map(list, zip(*results, strict=True))
     return result
-
-
-def _factor(t: int, steps: int) -> float:
-    """Warm-up over a tenth of the training, then a cosine to zero."""
-    warmup = steps / 10
-    return (t + 1) / (warmup + 1) if t < warmup else 0.5 * (1 + math.cos(math.pi * (t - warmup) / (steps - warmup)))
 
 
 def _pruned(

@@ -41,7 +41,7 @@ ABOUT = About("Which solution does an optimizer choose?", place=280, seconds=45,
 LP = {"l1.5": 1.5, "l2": 2.0}  # the norms that have a p
 NORMS = ("l1", "l1.5", "l2", "linf", "spectral", "nuclear", "rows-max", "k-support")
 NEAREST_OF = ("l1", "l2", "linf", "spectral", "nuclear")
-SAID = {"l1": "ℓ1", "l1.5": "ℓ1.5", "l2": "ℓ2", "linf": "ℓ∞"}
+SAID = dict(zip(NORMS, NORMS, strict=True)) | {"l1": "ℓ1", "l1.5": "ℓ1.5", "l2": "ℓ2", "linf": "ℓ∞"}
 BELOW = 0.05
 NEAREST = 0.9
 FALLING, STILL = 0.7, 0.95
@@ -275,7 +275,7 @@ def measure(data: Arrays) -> Rows:
             yield alone(f"{SHORTFALL}, {rule}", middle, column=norm)
     for rule, aligned, radius in zip(data["decays"].tolist(), data["aligned"], data["radius"], strict=True):
         least, way = float(np.median(aligned)), WAYS[rule]  # NaN if any run diverged
-        quantity, why = f"{rule}: {BALL} of the {_said(way.norm)} norm", "⟨−∇L, W⟩ over its largest value, median."
+        quantity, why = f"{rule}: {BALL} of the {SAID[way.norm]} norm", "⟨−∇L, W⟩ over its largest value, median."
         yield threshold(quantity, f"at least {number(ALIGNED)}", least, least >= ALIGNED, why, late=way.late)
         yield alone(f"{rule}: λ‖W‖, median", median(radius))
     growth, law = float(np.median(data["growth"][rules.index(ADAM)])), -0.5 * float(np.log(Adam().betas[1]))
@@ -298,12 +298,8 @@ def _judged(data: Arrays, rule: str, ends: Any) -> Measurement:
     why = f"{number(left, 2)} of what it was at a third of the steps{'' if holds else f': {speed}'}."
     criterion = f"below {percent(BELOW)}, nearest in {percent(NEAREST)}"
     ours = f"{percent(end, 1)}, nearest in {first.sum()} of {first.size}"
-    quantity = f"{rule}: {TURNS} {_said(own)}"
+    quantity = f"{rule}: {TURNS} {SAID[own]}"
     return threshold(quantity, criterion, ours, holds, why, late=WAYS[rule].late, value=end)
-
-
-def _said(norm: str) -> str:
-    return SAID.get(norm, norm)
 
 
 def tell(data: Arrays, table: Measured) -> Told:
@@ -337,7 +333,7 @@ def draw(data: Arrays, table: Measured) -> Figure:
     for (i, j), end in np.ndenumerate(ends):
         weight, colour = "bold" if NORMS[j] == own_norm(every[i]) else "normal", "white" if end < 0.06 else "black"
         right.text(j, i, f"{end:.3f}", fontsize=6.5, fontweight=weight, ha="center", va="center", color=colour)
-    right.set_xticks(range(len(NORMS)), [_said(norm) for norm in NORMS], fontsize=6)
+    right.set_xticks(range(len(NORMS)), SAID.values(), fontsize=6)
     right.set_yticks(range(len(every)), every, fontsize=7)
     right.grid(visible=False)
     return fig

@@ -133,7 +133,13 @@ def _largest(data: Arrays) -> dict[str, float]:
 def measure(data: Arrays) -> Rows:
     for key, p, radius, lr in zip(*(data[name].tolist() for name in ("keys", "p", "radius", "lr")), strict=True):
         column, largest = f"p = {p:g}, norm {radius:g}", float(data[f"{key}/largest_lr"].min())
-        good, other, beyond = _optimal(data, converges, key), converges(data, key, "neither"), _beyond(lr, largest)
+        good, other, beyond = _optimal(data, converges, key), converges(data, key, "neither"), ""
+        where = "at the points looked at"
+        if lr > largest > 0:
+            times = f"{number(lr / largest, 2)} times the bound of Remark 1 {where}"
+            beyond = f" The step size of {lr:,g} is {times}: these runs are outside the theorems' condition."
+        elif lr > largest:
+            beyond = f" Remark 1 allows no step size {where}; {lr:,g} is outside the theorems' condition."
         ours = f"{good.sum()} of {len(good)}; {other.sum()} of {len(other)}"
         yield most(GROWS, _optimal(data, grows, key), why=f"{WIDER}{beyond}", column=column)
         if key in _largest(data):
@@ -149,16 +155,6 @@ def measure(data: Arrays) -> Rows:
         yield alone("growth of the norm over the run, median", median(growth), column=column)
         yield alone("step size", lr, column=column)
         yield alone("step size up to which Remark 1's condition holds", largest, REMARK, column=column)
-
-
-def _beyond(lr: float, largest: float) -> str:
-    """By how much a step size is above Remark 1's bound, which the theorems ask for."""
-    if lr <= largest:
-        return ""
-    if largest <= 0:
-        return f" Remark 1 allows no step size at the points looked at; {lr:,g} is outside the theorems' condition."
-    times = f"{number(lr / largest, 2)} times the bound of Remark 1 at the points looked at"
-    return f" The step size of {lr:,g} is {times}: these runs are outside the theorems' condition."
 
 
 def tell(data: Arrays, table: Measured) -> Told:

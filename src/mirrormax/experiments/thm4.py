@@ -25,7 +25,7 @@ from mirrormax.attention import gradient
 from mirrormax.dynamics import simulate
 from mirrormax.experiments._measurements import MET, About, Arrays, Measured, Rows, Told, alone, at_least, claim
 from mirrormax.experiments._numbers import number
-from mirrormax.experiments._trials import Floats, Size, log_grid, max_margin, some
+from mirrormax.experiments._trials import Size, log_grid, max_margin, some
 from mirrormax.experiments._work import Work
 from mirrormax.geometry import direction
 from mirrormax.theory import SMALLEST_STEP, boundary_starts, fit_rate, rate
@@ -84,7 +84,8 @@ def run(config: Config, work: Work) -> Arrays:
 
 
 def _runs(config: Config, kind: str, p: float) -> Arrays:
-    """D (K, trials), norm (K, trials) and whether each run ended finite; of plain runs the theorem's cone too."""
+    """D (K, trials), norm (K, trials) and whether each run ended finite; of plain runs the theorem's cone too, μ0/3 and
+    R_μ (trials,), and the growth of the norm in one step over ηL (norms, W, trials)."""
     problem = config.drawn(range(config.trials))
     settings: Any = {"p": p, "steps": config.steps, "record": config.grid}
     more: Arrays = {}
@@ -94,7 +95,15 @@ def _runs(config: Config, kind: str, p: float) -> Arrays:
         lr, radius = (choice[config.p.index(p)] for choice in (config.lr, config.radius))
         W0 = boundary_starts(W_mm, p, config.divergence, radius, starts=1, seed=(config.seed, 1))[0]
         run = simulate(problem, lr=lr, normalize=None, W0=W0, **settings)
-        more = _theory(config, problem, alpha, p, W_mm, lr)
+        constants = [theory.constants(some(problem, k), alpha=a, p=p, W_mm=W_mm[k]) for k, a in enumerate(alpha)]
+        L, mu = np.array([each.gradient_bound for each in constants]), np.array([each.mu0 / 3 for each in constants])
+        R_mu = np.array([each.R_mu(lr=lr) for each in constants])
+        shape = (len(NORMS), config.single_steps, *W_mm.shape)
+        random: Any = np.random.default_rng((config.seed, 2)).standard_normal(shape)
+        W0 = np.reshape(NORMS, (-1, 1, 1, 1, 1)) * np.asarray(direction(random, p))
+        step = simulate(problem, p=p, lr=1.0, steps=1, normalize=None, W0=W0, record=[0, 1])
+        growth = np.asarray(step.norm[1] - step.norm[0])
+        more = {"L": L, "mu": mu, "R_mu": R_mu, "growth_29": growth / L}
     else:
         run = simulate(problem, lr=config.lr_normalised, **settings)
         W_mm = max_margin(problem, run.alpha, p)
@@ -109,18 +118,6 @@ def one_dimension(p: float) -> float:
     slope = np.abs(np.asarray(gradient(X, y, z, v, W=W))).ravel()
     step = simulate(X, y, z, v, p=p, lr=1.0, steps=1, normalize=None, W0=W, record=[0, 1])
     return float(np.max(step.norm[1] - step.norm[0]) / slope.max())
-
-
-def _theory(config: Config, problem: Any, alpha: Any, p: float, W_mm: Floats, lr: float) -> Arrays:
-    """The theorem's cone, μ0/3 and R_μ (trials,), and the growth of the norm in one step over ηL (norms, W, trials)."""
-    constants = [theory.constants(some(problem, k), alpha=alpha[k], p=p, W_mm=W_mm[k]) for k in range(config.trials)]
-    L, mu = np.array([each.gradient_bound for each in constants]), np.array([each.mu0 / 3 for each in constants])
-    R_mu = np.array([each.R_mu(lr=lr) for each in constants])
-    shape = (len(NORMS), config.single_steps, *W_mm.shape)
-    random: Any = np.random.default_rng((config.seed, 2)).standard_normal(shape)
-    W0 = np.reshape(NORMS, (-1, 1, 1, 1, 1)) * np.asarray(direction(random, p))
-    step = simulate(problem, p=p, lr=1.0, steps=1, normalize=None, W0=W0, record=[0, 1])
-    return {"L": L, "mu": mu, "R_mu": R_mu, "growth_29": np.asarray(step.norm[1] - step.norm[0]) / L}
 
 
 def powers(data: Arrays, p: float, first: float = 100, last: float = 1) -> tuple[Any, float]:
