@@ -28,7 +28,7 @@ from mirrormax._identity import key
 from mirrormax._results import ResultFolder
 from mirrormax.experiments import Measured, Work, practice
 from mirrormax.experiments._results import COLUMNS
-from mirrormax.experiments._trainings import KIND, Job, Task, is_kept, kept
+from mirrormax.experiments._trainings import KIND, Job, Task, kept, place_of
 
 HERE = Path(__file__).parent / "practice"
 TRAININGS = HERE / "trainings.jsonl"
@@ -76,8 +76,12 @@ def is_complete(task: Task, work: Work) -> bool:
 
 def done(jobs: Sequence[Job], work: Work) -> dict[Job, dict[str, Any]]:
     """The trainings that are finished, with what they came to."""
-    place = (work.runs, work.data_dir)
-    return {job: kept(job, *place) for job in jobs if is_kept(job, *place)}
+    finished = {}
+    for job in jobs:
+        folder, about = place_of(job, work.runs, work.data_dir)
+        if folder.is_current(about):
+            finished[job] = kept(job, work.runs, work.data_dir)
+    return finished
 
 
 def tried(task: Task, tuned: dict[Job, dict[str, Any]]) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 
 from mirrormax._statistics import Estimate, Sample, Values, difference
 from mirrormax._statistics import mean as mean_of
-from mirrormax.experiments._numbers import estimate, interval, number, percent, sample, spread
+from mirrormax.experiments._numbers import estimate, number, percent, sample, spread
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 Rows = Iterator["Measurement"]
@@ -115,21 +115,13 @@ class Claim:
 
 @dataclass(frozen=True)
 class About:
-    """What is known of an experiment before it has run.
+    """What is known of an experiment before it has run."""
 
-    Args:
-        title: up to a colon its name in lists.
-        place: in the report; from ``BEYOND`` on it goes beyond the paper.
-        seconds: of processor time, about, in the quick profile.
-        revision: raised when ``run`` comes to other numbers for the same configuration.
-        after: the experiment whose training runs this one shares, and which therefore goes first.
-    """
-
-    title: str
-    place: int
-    seconds: int
-    revision: int
-    after: str = ""
+    title: str  # up to a colon its name in lists
+    place: int  # in the report; from ``BEYOND`` on it goes beyond the paper
+    seconds: int  # of processor time, about, in the quick profile
+    revision: int  # raised when ``run`` comes to other numbers for the same configuration
+    after: str = ""  # the experiment whose training runs this one shares, and which therefore goes first
 
 
 class Told:
@@ -190,7 +182,7 @@ def _known(name: str, value: str, known: Sequence[str]) -> None:
         raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}.")
 
 
-# What makes a measurement. All take its other fields (why, column, source, where) by name.
+# What makes a measurement. All take its other fields (why, column, source, where) by name; a column may be a p.
 
 
 def alone(quantity: str, ours: Ours, /, why: str = "", **more: Any) -> Measurement:
@@ -256,12 +248,6 @@ def exactly_smaller(quantity: str, published: float, ours: float, **more: Any) -
     return _row(quantity, number(published), ours, verdict, target=published, **more)
 
 
-def same_within(quantity: str, published: float, tolerance: float, value: float, **more: Any) -> Measurement:
-    """A number without chance in it that should be the same, up to the digits that were printed."""
-    verdict, printed = MET if abs(value - published) <= tolerance else DIFFERS, number(value, 4)
-    return _row(quantity, number(published, 4), value, verdict, ours=printed, target=published, **more)
-
-
 def greater(
     quantity: str, published: str, first: Values, second: Values, *, size: Any = None, **more: Any
 ) -> Measurement:
@@ -270,8 +256,8 @@ def greater(
     ``size``, the least difference that was published."""
     gap = difference(first, second)
     verdict = decided(gap.low, gap.high, size)
-    printed = _gap(gap, first, second)
-    return _row(quantity, published, gap, verdict, why=REASONS.get(verdict, ""), ours=printed, target=size, **more)
+    ours = f"{estimate(gap, sign=True)}, {len(first)} and {len(second)} runs"
+    return _row(quantity, published, gap, verdict, why=REASONS.get(verdict, ""), ours=ours, target=size, **more)
 
 
 REASONS = {
@@ -302,31 +288,28 @@ def same_gap(
         verdict, why = UNDECIDED, f"With so few runs the interval is wider than ± {resolution:g}."
     else:
         verdict, why = MET, ""
-    criterion, printed = number(published, sign=True), _gap(gap, first, second)
-    return _row(quantity, criterion, gap, verdict, why=why, ours=printed, target=published, **more)
-
-
-def _gap(gap: Estimate, first: Values, second: Values) -> str:
-    """A difference as it is printed: with its sign, its interval, and over how many runs."""
-    ends = interval(gap.low, gap.high, sign=True)
-    return f"{number(gap.mean, sign=True)}{ends}, {len(first)} and {len(second)} runs"
+    criterion, ours = number(published, sign=True), f"{estimate(gap, sign=True)}, {len(first)} and {len(second)} runs"
+    return _row(quantity, criterion, gap, verdict, why=why, ours=ours, target=published, **more)
 
 
 def _sampled(quantity: str, published: Sample, values: Values, verdict: str, **more: Any) -> Measurement:
-    fields = {"ours": sample(Sample.of(values)), "target": published.mean, **more}
-    return _row(quantity, sample(published), mean_of(values), verdict, **fields)
+    more |= {"ours": sample(Sample.of(values)), "target": published.mean}
+    return _row(quantity, sample(published), mean_of(values), verdict, **more)
 
 
-def _row(quantity: str, published: str, value: Ours, verdict: str, /, **more: Any) -> Measurement:
+def _row(
+    quantity: str, published: str, value: Ours, verdict: str, /, *, column: str | float = "", **more: Any
+) -> Measurement:
     """Of a text itself, of a number its text and itself, of an estimate its interval too, of a sample its spread."""
+    numbers = {}
     if isinstance(value, str):
-        return Measurement(quantity, published, verdict=verdict, **{"ours": value, **more})
-    if isinstance(value, Estimate):
+        printed = value
+    elif isinstance(value, Estimate):
         printed, numbers = estimate(value), {"value": value.mean, "low": value.low, "high": value.high}
     elif isinstance(value, Sample):
         printed, numbers = spread(value.mean, value.std), {"value": value.mean}
     else:
         printed, numbers = number(value, 2), {"value": float(value)}
     known = {name: each if math.isfinite(each) else None for name, each in numbers.items()}
-    more = {"ours": printed, **known, **more}
-    return Measurement(quantity, published, verdict=verdict, **more)
+    column = column if isinstance(column, str) else f"p = {column:g}"
+    return Measurement(quantity, published, verdict=verdict, column=column, **{"ours": printed, **known, **more})

@@ -8,8 +8,8 @@ the end, for those who are told.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import torch
@@ -20,8 +20,7 @@ from mirrormax.geometry import ElasticNet
 from mirrormax.optim import MirrorAdamW, MirrorDescent, param_groups, sparse_start
 from mirrormax.pruning import prune
 
-Trial = tuple[float, Any]
-"""A step size and a knob."""
+Trial = tuple[float, Any]  # a step size and a knob
 TINY = 1e-12  # what a weight counts as at least where it is raised to a negative power
 
 
@@ -34,7 +33,8 @@ class Method:
         self, model: nn.Module, lr: float, knob: Any, share: float, steps: int, seed: int, muon: bool = False
     ) -> None:
         self.model, self.knob, self.share, self.steps, self.muon = model, knob, share, steps, muon
-        self.matrices: list[Tensor] = param_groups(model, scope="matrices")[0]["params"]
+        self.matrices: list[Tensor]
+        self.matrices, self.rest = (group["params"] for group in param_groups(model, scope="matrices"))
         self.generator = torch.Generator().manual_seed(seed)
         self.optimizers = self.start(lr)
 
@@ -51,17 +51,12 @@ class Method:
     def finish(self) -> None:
         """After the last step."""
 
-    def rest(self) -> list[Tensor]:
-        """The parameters that are no matrices."""
-        own = set(map(id, self.matrices))
-        return [param for param in self.model.parameters() if id(param) not in own]
-
     def base(self, lr: float, weight_decay: float = 0.01) -> list[Optimizer]:
         """AdamW; or torch's Muon on the matrices, with steps as large as AdamW's, and AdamW on the rest."""
         if not self.muon:
             return [AdamW(self.model.parameters(), lr=lr, weight_decay=weight_decay)]
         muon = torch.optim.Muon(self.matrices, lr=lr, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw")
-        return [muon, AdamW(self.rest(), lr=lr)]
+        return [muon, AdamW(self.rest, lr=lr)]
 
 
 class Sgd(Method):
@@ -124,12 +119,9 @@ class Pat(Method):
         from torchao.prototype.pat.optim import PruneOptimizer
 
         first, last = (round(part * self.steps) for part in self.knob)
-        smallest = {"prox_type": "GlobalMinSparsityConstraint", "group_type": "KElementGrouper", "k": 1}
-        groups: list[dict[str, Any]] = [
-            {"params": self.matrices, "min_sparsity": self.share, "min_sparsity_schedule": True, **smallest},
-            {"params": self.rest()},
-        ]
-        base = AdamW(groups, lr=lr)
+        sparse: dict[str, Any] = {"params": self.matrices, "min_sparsity": self.share, "min_sparsity_schedule": True}
+        sparse |= {"prox_type": "GlobalMinSparsityConstraint", "group_type": "KElementGrouper", "k": 1}
+        base = AdamW([sparse, {"params": self.rest}], lr=lr)
         return [PruneOptimizer(base, warmup_steps=first, healing_start_step=last)]
 
 
@@ -204,27 +196,15 @@ class Target(Method):
         return [MirrorAdamW(self.model, lr=lr, moments="matrix" if self.muon else "entry", **options)]
 
 
-def _grid(lrs: Sequence[float], knobs: Sequence[Any]) -> tuple[Trial, ...]:
-    return tuple((lr, knob) for lr in lrs for knob in knobs)
-
-
 @dataclass(frozen=True)
 class Way:
-    """A method as it takes part in the study.
-
-    Args:
-        kind: what it does.
-        trials: the step sizes and knobs to try.
-        look: colour, marker and dash of its line.
-        muon: whether Muon makes the steps of the matrices.
-        small: whether the model is a small dense one with as many weights as a sparse one keeps, which the study makes.
-    """
+    """A method as it takes part in the study."""
 
     kind: type[Method]
     trials: tuple[Trial, ...]
-    look: tuple[str, str, Any]
-    muon: bool = False
-    small: bool = False
+    look: tuple[str, str, Any]  # colour, marker and dash of its line
+    muon: bool = False  # whether Muon makes the steps of the matrices
+    small: bool = False  # whether the model is a small dense one with as many weights as a sparse one keeps
 
     @property
     def told_the_share(self) -> bool:
@@ -239,23 +219,22 @@ class Way:
 LARGE = (6e-3, 1.2e-2, 2.4e-2)  # for orthogonalised steps
 LRS, DECAYS, SCHEDULES = (3e-3, 6e-3, 1.2e-2), (0.01, 0.3), ((0.25, 0.75), (0.05, 0.6))
 OF_MIRROR = ((1.5e-3, 1.1), (3e-3, 1.1), (3e-3, 1.25), (6e-3, 1.25), (3e-3, 1.5), (6e-3, 1.5))
-METHODS = {
-    "AdamW": Way(Method, _grid(LRS, DECAYS), ("#CC79A7", "h", (0, (8, 2)))),
-    "small dense": Way(Method, _grid(LRS, DECAYS), ("#3D3D3D", "s", ":"), small=True),
-    "soft threshold": Way(SoftThreshold, _grid(LRS, (0.03, 0.1)), ("#E69F00", "P", "-.")),
-    "p-norm decay": Way(NormDecay, _grid(LRS, (0.03, 0.06)), ("#0072B2", "o", "-")),
-    "gradual pruning": Way(Gradual, _grid(LRS, SCHEDULES), ("#009E73", "^", "-")),
+METHODS = {  # by the names that tables use
+    "AdamW": Way(Method, tuple(product(LRS, DECAYS)), ("#CC79A7", "h", (0, (8, 2)))),
+    "small dense": Way(Method, tuple(product(LRS, DECAYS)), ("#3D3D3D", "s", ":"), small=True),
+    "soft threshold": Way(SoftThreshold, tuple(product(LRS, (0.03, 0.1))), ("#E69F00", "P", "-.")),
+    "p-norm decay": Way(NormDecay, tuple(product(LRS, (0.03, 0.06))), ("#0072B2", "o", "-")),
+    "gradual pruning": Way(Gradual, tuple(product(LRS, SCHEDULES)), ("#009E73", "^", "-")),
     "MirrorAdamW": Way(Mirror, OF_MIRROR, ("#56B4E9", "v", (0, (3, 1, 1, 1)))),
-    "AdaBreg": Way(AdaBreg, _grid(LRS, ((0.03, 0.3), (0.1, 0.1))), ("#999933", "X", (0, (2, 1)))),
-    "target": Way(Target, _grid(LRS, DECAYS), ("#AA4499", ".", "-")),
-    "target, matrix": Way(Target, _grid(LARGE, DECAYS), ("#882255", "*", "-"), muon=True),
-    "SGD": Way(Sgd, _grid((0.1, 0.3, 1.0), (0.0, 1e-4)), ("#8C8C8C", "x", (0, (1, 1)))),
-    "Muon": Way(Method, _grid(LARGE, DECAYS), ("#8C5FA8", "<", "--"), muon=True),
-    "small dense, Muon": Way(Method, _grid(LARGE, DECAYS), ("#3D3D3D", "s", "-"), muon=True, small=True),
-    "p-norm decay, Muon": Way(NormDecay, _grid(LARGE, (0.03, 0.06)), ("#332288", "o", "--"), muon=True),
-    "gradual pruning, Muon": Way(Gradual, _grid(LARGE, SCHEDULES), ("#44AA99", ">", "-"), muon=True),
-    "RigL": Way(RigL, _grid(LRS, (0.3, 0.1)), ("#D55E00", "D", "--")),
-    "ℓp descent": Way(PlainDescent, _grid((0.1, 0.3, 1.0), (1.1, 1.5)), ("#8C8C8C", "p", (0, (4, 2)))),
-    "torchao pat": Way(Pat, _grid(LRS, SCHEDULES), ("#117733", "d", "--")),
+    "AdaBreg": Way(AdaBreg, tuple(product(LRS, ((0.03, 0.3), (0.1, 0.1)))), ("#999933", "X", (0, (2, 1)))),
+    "target": Way(Target, tuple(product(LRS, DECAYS)), ("#AA4499", ".", "-")),
+    "target, matrix": Way(Target, tuple(product(LARGE, DECAYS)), ("#882255", "*", "-"), muon=True),
+    "SGD": Way(Sgd, tuple(product((0.1, 0.3, 1.0), (0.0, 1e-4))), ("#8C8C8C", "x", (0, (1, 1)))),
+    "Muon": Way(Method, tuple(product(LARGE, DECAYS)), ("#8C5FA8", "<", "--"), muon=True),
+    "small dense, Muon": Way(Method, tuple(product(LARGE, DECAYS)), ("#3D3D3D", "s", "-"), muon=True, small=True),
+    "p-norm decay, Muon": Way(NormDecay, tuple(product(LARGE, (0.03, 0.06))), ("#332288", "o", "--"), muon=True),
+    "gradual pruning, Muon": Way(Gradual, tuple(product(LARGE, SCHEDULES)), ("#44AA99", ">", "-"), muon=True),
+    "RigL": Way(RigL, tuple(product(LRS, (0.3, 0.1))), ("#D55E00", "D", "--")),
+    "ℓp descent": Way(PlainDescent, tuple(product((0.1, 0.3, 1.0), (1.1, 1.5))), ("#8C8C8C", "p", (0, (4, 2)))),
+    "torchao pat": Way(Pat, tuple(product(LRS, SCHEDULES)), ("#117733", "d", "--")),
 }
-"""By the names that tables use."""

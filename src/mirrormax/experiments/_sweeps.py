@@ -7,8 +7,9 @@ are never done again, interrupted ones go on, and experiments share them.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import cast
 
@@ -37,6 +38,12 @@ class Contender:
         return f"ℓ{self.p:g}" if self.optimizer == "md" else {"adamw": "AdamW", "sgd": "SGD"}[self.optimizer]
 
 
+def contenders(steps: Mapping[float, tuple[float, ...]], adamw: tuple[float, ...], seeds: int) -> tuple[Contender, ...]:
+    """Mirror descent with the step sizes to try for each p, and AdamW with its own."""
+    ours = [Contender("md", p, lrs, seeds) for p, lrs in steps.items()]
+    return (*ours, Contender("adamw", 2.0, adamw, seeds))
+
+
 @dataclass(frozen=True)
 class Sweep:
     """Contenders on one task. Step sizes are tried for ``tuning_epochs``, each with the first seed; a single one, which
@@ -63,29 +70,18 @@ class Finished:
 
 def run_sweep(sweep: Sweep, work: Work, share: float = 1.0) -> list[Finished]:
     """Tune every contender on the validation split, then train it with every seed."""
-    trials = [
-        replace(_with(sweep.base, contender, lr, seed=0), epochs=sweep.tuning_epochs)
-        for contender in sweep.contenders
-        for lr in contender.lrs
-        if len(contender.lrs) > 1
-    ]
+    every = [(contender, lr) for contender in sweep.contenders for lr in contender.lrs if len(contender.lrs) > 1]
+    trials = [replace(_with(sweep.base, *each, seed=0), epochs=sweep.tuning_epochs) for each in every]
     cost = len(trials) * sweep.tuning_epochs
     longest = sweep.base.epochs * sum(contender.seeds for contender in sweep.contenders)
     tuning = np.full((len(sweep.contenders), len(sweep.contenders[0].lrs)), np.nan)
     if trials:
-        folders = _train_all(trials, work, share * cost / (cost + longest))
-        tuning = np.reshape(_numbers(folders)["validation_accuracy"], tuning.shape)
-    best = [contender.lrs[int(row.argmax())] for contender, row in zip(sweep.contenders, tuning, strict=True)]
-    runs = [
-        _with(sweep.base, contender, lr, seed)
-        for contender, lr in zip(sweep.contenders, best, strict=True)
-        for seed in range(contender.seeds)
-    ]
-    finished = iter(_train_all(runs, work, share * longest / (cost + longest)))
-    return [
-        Finished(contender, lr, tuple(row.tolist()), tuple(next(finished) for _ in range(contender.seeds)))
-        for contender, lr, row in zip(sweep.contenders, best, tuning, strict=True)
-    ]
+        tried = _numbers(_train_all(trials, work, share * cost / (cost + longest)))
+        tuning = np.reshape(tried["validation_accuracy"], tuning.shape)
+    tuned = [(each, each.lrs[int(row.argmax())], row) for each, row in zip(sweep.contenders, tuning, strict=True)]
+    runs = [_with(sweep.base, contender, lr, seed) for contender, lr, _ in tuned for seed in range(contender.seeds)]
+    folders = iter(_train_all(runs, work, share * longest / (cost + longest)))
+    return [Finished(each, lr, tuple(row.tolist()), tuple(islice(folders, each.seeds))) for each, lr, row in tuned]
 
 
 def data_of(sweeps: Sequence[Sweep], data_dir: Path | None) -> dict[str, str]:
@@ -100,10 +96,9 @@ def arrays(finished: Sequence[Finished]) -> Arrays:
     """The numbers of a sweep, by the contender's name."""
     data: Arrays = {"names": np.array([each.contender.name for each in finished])}
     for each in finished:
-        name = each.contender.name
-        data |= {f"{name}/{key}": values for key, values in _numbers(each.folders).items()}
-        data[f"{name}/lr"] = np.array(each.lr)
-        data[f"{name}/lrs"], data[f"{name}/tuning"] = np.array(each.contender.lrs), np.array(each.tuning)
+        steps = {"lr": each.lr, "lrs": each.contender.lrs, "tuning": each.tuning}
+        numbers = _numbers(each.folders) | {key: np.array(values) for key, values in steps.items()}
+        data |= {f"{each.contender.name}/{key}": values for key, values in numbers.items()}
     return data
 
 
@@ -137,40 +132,25 @@ IMDB = ("imdb", "aclImdb")
 
 @dataclass(frozen=True)
 class TextConfig:
-    """One sweep for each size of model, by the name of the size."""
+    """One sweep for each size of model, by the name of the size; the largest comes last."""
 
     sizes: tuple[tuple[str, Sweep], ...]
 
 
 ONE_BLOCK = cast(SentimentTraining, replace(training.PROFILES["sentiment"]["small"], warmup=2.0))
-REVIEWS = Sweep(
-    ONE_BLOCK,
-    (
-        Contender("md", 1.1, (0.1, 0.3, 0.9), 5),
-        Contender("md", 1.5, (0.3, 0.9, 2.7), 5),
-        Contender("md", 2.0, (0.3, 0.9, 2.7), 5),
-        Contender("md", 3.0, (0.1, 0.3, 0.9), 5),
-        Contender("adamw", 2.0, (3e-4, 1e-3, 3e-3), 5),
-    ),
-    tuning_epochs=12,
-)
+SHORT, LONG = (0.1, 0.3, 0.9), (0.3, 0.9, 2.7)  # step sizes of mirror descent
+EVERYBODY = contenders({1.1: SHORT, 1.5: LONG, 2.0: LONG, 3.0: SHORT}, (3e-4, 1e-3, 3e-3), seeds=5)
+REVIEWS = Sweep(ONE_BLOCK, EVERYBODY, tuning_epochs=12)
 OF_TABLE_1 = tuple(contender for contender in REVIEWS.contenders if contender.p != 1.5)
-ON_IMDB = Sweep(
-    replace(ONE_BLOCK, data="imdb", warmup=3.0, epochs=14),
-    tuple(replace(contender, seeds=3) for contender in OF_TABLE_1),
-    tuning_epochs=7,
-)
-QUICK = Sweep(
-    replace(ONE_BLOCK, epochs=5),
-    tuple(replace(contender, lrs=contender.lrs[1:2], seeds=2) for contender in OF_TABLE_1),
-    tuning_epochs=5,
-)
+THREE_SEEDS = tuple(replace(contender, seeds=3) for contender in OF_TABLE_1)
+ON_IMDB = Sweep(replace(ONE_BLOCK, data="imdb", warmup=3.0, epochs=14), THREE_SEEDS, tuning_epochs=7)
+ONE_STEP = tuple(replace(contender, lrs=contender.lrs[1:2], seeds=2) for contender in OF_TABLE_1)
+QUICK = Sweep(replace(ONE_BLOCK, epochs=5), ONE_STEP, tuning_epochs=5)
 PAPER = cast(SentimentTraining, training.PROFILES["sentiment"]["paper"])
 
 
-def _as_in_the_paper(size: str) -> Sweep:
+def _as_in_the_paper(blocks: int) -> Sweep:
     """The authors' model and step sizes, on ten seeds; as theirs, it holds nothing out and tries no other step."""
-    blocks = PAPER_SIZES[size]
     base = replace(PAPER, blocks=blocks, heads=blocks)
     steps = {p: training.with_published_step(replace(base, p=p)).lr for p in (1.1, 2.0, 3.0)}
     rivals = tuple(Contender("md", p, (lr,), 10) for p, lr in steps.items() if lr is not None)
@@ -180,7 +160,7 @@ def _as_in_the_paper(size: str) -> Sweep:
 PROFILES = {
     "quick": TextConfig((("1 block", QUICK),)),
     "small": TextConfig((("1 block", REVIEWS),)),
-    "paper": TextConfig(tuple((size, _as_in_the_paper(size)) for size in PAPER_SIZES)),
+    "paper": TextConfig(tuple((size, _as_in_the_paper(blocks)) for size, blocks in PAPER_SIZES.items())),
 }
 OF_IMDB = {
     REVIEWS: ON_IMDB,
@@ -198,9 +178,3 @@ def on_data(config: TextConfig, data_dir: Path) -> TextConfig:
 def sources(config: TextConfig, data_dir: Path | None) -> dict[str, str]:
     """A digest of every data file that is read."""
     return data_of([sweep for _, sweep in config.sizes], data_dir)
-
-
-def run_sizes(config: TextConfig, work: Work, *, last_only: bool = False) -> list[tuple[str, list[Finished]]]:
-    """The sweeps of all sizes, or of the largest, which comes last."""
-    chosen = config.sizes[-1:] if last_only else config.sizes
-    return [(name, run_sweep(sweep, work, share=1 / len(chosen))) for name, sweep in chosen]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -31,6 +31,7 @@ KIND = "run of practice"
 SHARES = (0.0, 0.5, 0.7, 0.8, 0.9, 0.95)
 PRUNERS = ("magnitude", "wanda", "sparsegpt")
 WIDTHS = ("hidden", "head_dim")  # of a network, which shrink with its dim
+_prepared = lru_cache(maxsize=3)(prepare)
 
 
 @dataclass(frozen=True)
@@ -75,12 +76,6 @@ def kept(job: Job, runs: Path, data_dir: Path | None) -> dict[str, Any]:
     return result
 
 
-def is_kept(job: Job, runs: Path, data_dir: Path | None) -> bool:
-    """Whether a training was done before."""
-    folder, about = place_of(job, runs, data_dir)
-    return folder.is_current(about)
-
-
 def place_of(job: Job, runs: Path, data_dir: Path | None) -> tuple[ResultFolder, dict[str, Any]]:
     """The folder of a training, and what the training depends on."""
     choices = asdict(job)
@@ -98,11 +93,12 @@ def _done(job: Job, data_dir: Path | None) -> dict[str, Any]:
     with torch.no_grad():
         method = METHODS[job.method](model, job.lr, job.knob, job.share or 0.0, steps, job.seed)
     settling: list[float] = []
-    seconds = 0.0
+    seconds, warmup = 0.0, steps / 10  # steps, and then a cosine to zero
     model.train()
     for t in range(steps):
         began = time.process_time()
-        lr = job.lr * _factor(t, steps)
+        cosine = 0.5 * (1 + math.cos(math.pi * (t - warmup) / (steps - warmup)))
+        lr = job.lr * ((t + 1) / (warmup + 1) if t < warmup else cosine)
         for group in [group for optimizer in method.optimizers for group in optimizer.param_groups]:
             group["lr"] = lr
         method.before(t)
@@ -120,32 +116,25 @@ def _done(job: Job, data_dir: Path | None) -> dict[str, Any]:
         if t + 1 in (9 * steps // 10, steps):
             settling.append(_quality(model, prepared, 1, job.task))
     method.finish()
-    calibration = [inputs for inputs, _ in (next(batches) for _ in range(4))]
+    calibration = [next(batches)[0] for _ in range(4)]
+    matrices = param_groups(model, scope="matrices")[0]["params"]
     state = [value for optimizer in method.optimizers for own in optimizer.state.values() for value in own.values()]
+    memory = sum(value.nbytes for value in state if isinstance(value, Tensor))
     result: dict[str, Any] = {
         "settling": settling,
-        "zeros": _zeros(model),
+        "zeros": sum(int((w == 0).sum()) for w in matrices) / _count(matrices),
         "seconds": seconds / steps,
-        "state": _bytes(value for value in state if isinstance(value, Tensor)) / _bytes(model.parameters()),
+        "state": memory / sum(param.nbytes for param in model.parameters()),
         "validation": {},
         "test": {},
     }
+    # A small dense model counts as one of which its own share is gone already.
+    gone = job.share if METHODS[job.method].small and job.share else 0.0
+    left = [max(0.0, 1 - (1 - share) / (1 - gone)) if share > gone else 0.0 for share in SHARES]
     for by in PRUNERS:
-        results = [_pruned(model, prepared, job.task, by, _left(job, share), calibration) for share in SHARES]
+        results = [_pruned(model, prepared, job.task, by, share, calibration) for share in left]
         result["validation"][by], result["test"][by] = map(list, zip(*results, strict=True))
     return result
-
-
-def _left(job: Job, share: float) -> float:
-    """The share still to prune: a small dense model counts as one of which its own share is gone already."""
-    gone = job.share if METHODS[job.method].small and job.share else 0.0
-    return max(0.0, 1 - (1 - share) / (1 - gone)) if share > gone else 0.0
-
-
-def _factor(t: int, steps: int) -> float:
-    """Warm-up over a tenth of the training, then a cosine to zero."""
-    warmup = steps / 10
-    return (t + 1) / (warmup + 1) if t < warmup else 0.5 * (1 + math.cos(math.pi * (t - warmup) / (steps - warmup)))
 
 
 def _pruned(
@@ -158,11 +147,6 @@ def _pruned(
     if pruned is not None:
         pruned.undo()
     return quality
-
-
-@lru_cache(maxsize=3)
-def _prepared(base: TrainConfig, data_dir: Path | None) -> Prepared:
-    return prepare(base, data_dir)
 
 
 def _model(prepared: Prepared, job: Job) -> nn.Module:
@@ -184,15 +168,6 @@ def _model(prepared: Prepared, job: Job) -> nn.Module:
 
 def _count(tensors: Any) -> int:
     return sum(tensor.numel() for tensor in tensors)
-
-
-def _bytes(tensors: Iterable[Tensor]) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-
-
-def _zeros(model: nn.Module) -> float:
-    matrices = param_groups(model, scope="matrices")[0]["params"]
-    return sum(int((w == 0).sum()) for w in matrices) / _count(matrices)
 
 
 def _batches(prepared: Prepared, job: Job) -> Iterator[Any]:

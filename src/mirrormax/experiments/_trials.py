@@ -19,12 +19,10 @@ from mirrormax.svm import att_svm
 
 Floats = npt.NDArray[np.float64]
 PARTS = ("X", "y", "z", "v")
+# For few trials of many steps: other experiments have the kernel compiled.
 KERNEL = SimulationOptions(backend="numba" if find_spec("numba") else "auto")
-"""For few trials of many steps: other experiments have the kernel compiled."""
-LAST = SimulationOptions(weights="last")
-"""For runs of which only the end is looked at."""
-SETTLED = np.log(1e-6)
-"""Of the attention that unselected tokens may keep in a run that has settled."""
+LAST = SimulationOptions(weights="last")  # for runs of which only the end is looked at
+SETTLED = np.log(1e-6)  # of the attention that unselected tokens may keep in a run that has settled
 
 
 @dataclass(frozen=True)
@@ -38,7 +36,8 @@ class Size:
 
     def drawn(self, which: Sequence[int]) -> Problem[Floats]:
         """These problems, counted from the seed."""
-        return sphere_problems([self.seed + k for k in which], self.n, self.T, self.d)
+        made = [sphere_problem(self.seed + k, self.n, self.T, self.d) for k in which]
+        return Problem(**{name: np.stack([getattr(problem, name) for problem in made]) for name in PARTS})
 
 
 @dataclass(frozen=True)
@@ -50,12 +49,6 @@ class Problems(Size):
     def batch(self) -> Problem[Floats]:
         """All of them."""
         return self.drawn(range(self.problems))
-
-
-def sphere_problems(seeds: Sequence[int], n: int, T: int, d: int) -> Problem[Floats]:
-    """The random problems of these seeds, as one batch."""
-    made = [sphere_problem(seed, n, T, d) for seed in seeds]
-    return Problem(**{name: np.stack([getattr(problem, name) for problem in made]) for name in PARTS})
 
 
 def some(problem: Problem[Floats], which: Any) -> Problem[Floats]:
@@ -85,10 +78,9 @@ def solved(solution: Any) -> Floats:
 
 def locally_optimal(problem: Problem[Floats], alpha: Any, W: Floats) -> npt.NDArray[np.bool_]:
     """Whether these tokens (B, n) are locally optimal, given their max-margin weights (B, d, d)."""
-    known = np.asarray(np.isfinite(W).all(axis=(-1, -2)))
+    known: Any = np.isfinite(W).all(axis=(-1, -2))
     weights: Any = np.where(known[:, None, None], W, 1.0)
-    optimal: npt.NDArray[np.bool_] = np.asarray(is_locally_optimal(problem, alpha=alpha, W=weights).optimal) & known
-    return optimal
+    return np.asarray(is_locally_optimal(problem, alpha=alpha, W=weights).optimal & known)
 
 
 def stacked(parts: Sequence[Arrays], *shape: int, prefix: str = "") -> Arrays:

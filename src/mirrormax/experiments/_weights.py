@@ -11,6 +11,7 @@ from mirrormax._drawing import Axes, look_of, panel
 from mirrormax.auditing import attention_weights, sparsity
 from mirrormax.experiments._measurements import Arrays
 from mirrormax.experiments._sweeps import Finished
+from mirrormax.nets import load_model
 
 ROLES = ("key", "query", "value")
 MEASURES = ("hoyer", "top_mass", "effective_rank", "large", "near_zero", "left_range")
@@ -27,22 +28,22 @@ def weight_arrays(finished: Sequence[Finished]) -> Arrays:
     Runs that diverged have no weights to measure: they are counted under ``diverged`` and left out. The histograms
     share their bins, whose ends leave out the outermost weights of the widest contender.
     """
-    trained = {each.contender.name: [_weights(str(folder / "last")) for folder in each.folders] for each in finished}
-    weights = {
-        name: [run for run in runs if all(np.isfinite(_flat(each)).all() for each in run.values())]
-        for name, runs in trained.items()
-    }
-    for name, runs in weights.items():
-        if not runs:
+    weights, diverged = {}, {}
+    for name, folders in ((each.contender.name, each.folders) for each in finished):
+        trained = [attention_weights(load_model(str(folder / "last")).model) for folder in folders]
+        runs = [{role: [w.double().numpy() for w in run[role]] for role in ROLES} for run in trained]
+        weights[name] = [run for run in runs if all(np.isfinite(_flat(run[role])).all() for role in ROLES)]
+        diverged[name] = len(runs) - len(weights[name])
+        if not weights[name]:
             raise ValueError(f"every run of {name} diverged, so its weights cannot be shown; try smaller step sizes.")
     every = [np.abs(_flat(run[role])) for runs in weights.values() for run in runs for role in ROLES]
     reach = max(float(np.percentile(sizes, WIDEST)) for sizes in every)
     edges = np.linspace(-reach, reach, BINS + 1)
     data: Arrays = {"edges": edges}
     for name, runs in weights.items():
-        data[f"{name}/diverged"] = np.array(len(trained[name]) - len(runs))
+        data[f"{name}/diverged"] = np.array(diverged[name])
         for role in ROLES:
-            measures, flat = [sparsity(*seed[role]) for seed in runs], [_flat(seed[role]) for seed in runs]
+            measures, flat = [sparsity(*run[role]) for run in runs], [_flat(run[role]) for run in runs]
             largest = [np.abs(each).max() for each in flat]
             bins = np.arange(LARGE, max(largest) + 2 * WIDTH, WIDTH)
             kept = {key: np.array([getattr(each, key) for each in measures], float) for key in MEASURES} | {
@@ -59,13 +60,6 @@ def _flat(matrices: Sequence[Matrix]) -> np.ndarray[tuple[int], np.dtype[np.floa
     return np.concatenate([matrix.ravel() for matrix in matrices])
 
 
-def _weights(folder: str) -> dict[str, list[Matrix]]:
-    from mirrormax.nets import load_model
-
-    model = load_model(folder).model
-    return {role: [w.double().numpy() for w in matrices] for role, matrices in attention_weights(model).items()}
-
-
 def bar(ax: Axes, at: float, values: Any, **style: Any) -> None:
     """A bar as high as the mean, and every run a point."""
     ax.bar(at, values.mean(), **{"linewidth": 0, **style})
@@ -75,19 +69,18 @@ def bar(ax: Axes, at: float, values: Any, **style: Any) -> None:
 def draw_measures(ax: Axes, data: Arrays, roles: tuple[str, ...]) -> None:
     """Hoyer index and mass in the top 1 % of every contender."""
     names = data["names"].tolist()
-    plain: dict[str, Any] = {"alpha": 0.9}
-    hatched: dict[str, Any] = {"alpha": 0.55, "hatch": "///", "edgecolor": "white"}
-    for offset, (measure, style) in enumerate((("hoyer", plain), ("top_mass", hatched))):
+    hatched = {"alpha": 0.55, "hatch": "///", "edgecolor": "white"}
+    measures: Any = (("hoyer", "Hoyer index", {"alpha": 0.9}), ("top_mass", "ℓ1 mass in the top 1 %", hatched))
+    for offset, (measure, _, style) in enumerate(measures):
         for place, name in enumerate(names):
             values = np.mean([data[f"{name}/{role}/{measure}"] for role in roles], axis=0)
             at = place + (offset - 0.5) * 0.4
             bar(ax, at, values, width=0.36, color=look_of(name).colour, **style)
             mean, top = f"{values.mean():.2f}", (at, values.max())
             ax.annotate(mean, top, (0, 3), textcoords="offset points", ha="center", fontsize=7)
-    ax.bar(0, 0, color="0.4", label="Hoyer index", **plain)
-    ax.bar(0, 0, color="0.4", label="ℓ1 mass in the top 1 %", **hatched)
-    ax.set_xticks(range(len(names)), names)
-    panel(ax, "concentration, each run a point")
+    for _, label, style in measures:
+        ax.bar(0, 0, color="0.4", label=label, **style)
+    panel(ax, "concentration, each run a point", xticks=range(len(names)), xticklabels=names)
     ax.margins(y=0.3)
     ax.grid(axis="x", visible=False)
     ax.legend(fontsize=8, loc="upper right")

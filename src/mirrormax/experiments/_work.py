@@ -54,21 +54,21 @@ class Work:
 
         ``share`` is how much of everything to be done these tasks are.
         """
-        answers = []
-        for answer in self._answers([(function, *task) for task in tasks]):
-            answers.append(answer)
-            self.advance(share / len(tasks))
-        return answers
-
-    def _answers(self, calls: Sequence[tuple[Any, ...]]) -> Iterator[Any]:
+        calls = [(function, *task) for task in tasks]
+        coming: Iterator[Any]
         if self.client is not None:
-            yield from on_cluster(self.client, _call, calls)
+            coming = on_cluster(self.client, _call, calls)
         elif self.pool is None:
-            yield from (on_one_thread(_call, call) for call in calls)
+            coming = (on_one_thread(_call, call) for call in calls)
         else:
             # Not cancelled if one fails: the pool ends then, and its manager stumbles over futures that are gone.
             futures = [self.pool.submit(on_one_thread, _call, call) for call in calls]
-            yield from (future.result() for future in futures)
+            coming = (future.result() for future in futures)
+        answers = []
+        for answer in coming:
+            answers.append(answer)
+            self.advance(share / len(tasks))
+        return answers
 
 
 def _call(call: tuple[Any, ...]) -> Any:

@@ -50,25 +50,25 @@ def run(config: Config, work: Work) -> Arrays:
 def _divergence(config: Config, p: float, lr: float, normalize: Any, batch: int | None) -> Arrays:
     problem = config.batch()
     W_mm = max_margin(problem, problem.best_tokens(), p)
-    settings: Any = {"W0": config.start * W_mm, "record": config.points, "normalize": normalize}
     options = SimulationOptions(batch=batch, references=W_mm, weights="last", seed=config.seed)
-    run = simulate(problem, p=p, lr=lr, steps=config.steps, options=options, **settings)
+    start: Any = {"W0": config.start * W_mm, "normalize": normalize, "options": options}
+    run = simulate(problem, p=p, lr=lr, steps=config.steps, record=config.points, **start)
     return {"steps": run.steps, "D": run.divergence["reference"]}
 
 
 def measure(data: Arrays) -> Rows:
-    for k, p in enumerate(data["p"].tolist()):
-        column, ends = f"p = {p:g}", dict(zip(WAYS, data["D"][k][:, -1], strict=True))
-        for way, D in ends.items():
-            quantity, end = f"median D, {way}", float(np.median(D))  # NaN if any run diverged
+    for p, D in zip(data["p"], data["D"], strict=True):
+        ends = dict(zip(WAYS, D[:, -1], strict=True))
+        for way, every in ends.items():
+            quantity, end = f"median D, {way}", float(np.median(every))  # NaN if any run diverged
             if way == ALONE:
-                yield threshold(quantity, f"above {NEAR:g}: not the SVM", end, end > NEAR, column=column)
+                yield threshold(quantity, f"above {NEAR:g}: not the SVM", end, end > NEAR, column=p)
             elif way == RUNNING:
-                yield at_most(quantity, NEAR, end, column=column)
+                yield at_most(quantity, NEAR, end, column=p)
             else:
-                yield alone(quantity, end, column=column)
+                yield alone(quantity, end, column=p)
         nearer = ends[ALONE] > ends[RUNNING]
-        yield most("problems in which the running scale ends nearer", nearer, 0.9, column=column)
+        yield most("problems in which the running scale ends nearer", nearer, 0.9, column=p)
 
 
 def tell(data: Arrays, table: Measured) -> Told:
@@ -87,11 +87,9 @@ def draw(data: Arrays, table: Measured) -> Figure:
     steps, every = data["steps"][1:], max(len(data["steps"]) // 8, 1)
     for k, (ax, p) in enumerate(zip(axes, data["p"], strict=True)):
         for (way, (_, batch)), D, marker in zip(WAYS.items(), data["D"][k], MARKERS, strict=False):
-            style: dict[str, Any] = {
-                "color": SHADES[{None: 0, 2: 1, 1: 2}[batch]],  # the smaller the batch, the lighter
-                "linestyle": "--" if "normalised" in way else "-",
-            }
-            ax.plot(steps, np.median(D, -1)[1:], marker=marker, markersize=4, markevery=every, label=way, **style)
+            shade = SHADES[{None: 0, 2: 1, 1: 2}[batch]]  # the smaller the batch, the lighter
+            line: Any = {"color": shade, "linestyle": "--" if "normalised" in way else "-", "label": way}
+            ax.plot(steps, np.median(D, -1)[1:], marker=marker, markersize=4, markevery=every, **line)
         panel(ax, f"p = {p:g}, {D.shape[-1]} problems", "step", log="xy")
     axes[0].set_ylabel("median divergence to the attention SVM")
     axes[-1].legend(loc="lower right")

@@ -47,15 +47,10 @@ PROFILES = {"quick": Config(), "paper": replace(Config(), problems=30, steps=100
 
 def run(config: Config, work: Work) -> Arrays:
     """(p, runs): what each run settled on and how far it is from each limit, with V fixed and with V trained."""
-    cases = list(zip(config.p, config.lr, strict=True))
-    fixed = work.each(_fixed, [(config, p, lr) for p, lr in cases], share=0.7)
-    joint = work.each(_joint, [(config, p, lr) for p, lr in cases], share=0.3)
-    return {
-        "p": np.array(config.p),
-        "steps": log_grid(config.steps, config.points),
-        **stacked(fixed),
-        **stacked(joint, prefix="joint_"),
-    }
+    cases = [(config, p, lr) for p, lr in zip(config.p, config.lr, strict=True)]
+    data: Arrays = {"p": np.array(config.p), "steps": log_grid(config.steps, config.points)}
+    data |= stacked(work.each(_fixed, cases, share=0.7))
+    return data | stacked(work.each(_joint, cases, share=0.3), prefix="joint_")
 
 
 def _fixed(config: Config, p: float, lr: float) -> Arrays:
@@ -69,23 +64,22 @@ def _fixed(config: Config, p: float, lr: float) -> Arrays:
     W_one, W_mixed, known = solved(single), solved(general), np.asarray(general.optimal)
     W_keep = np.where(known[:, None, None], W_mixed, 1.0)
     local = np.asarray(is_locally_optimal(X, y, z, V=V, keep=keep, W=W_keep).optimal)
-    settled = run.log_rest[-1].max(-1) < SETTLED
-    pinned = np.full(len(X), np.nan)
-    for k in np.flatnonzero(known & (keep.sum(-1) > 1).any(-1)):
+    mixed, pinned = (keep.sum(-1) > 1).any(-1), np.full(len(X), np.nan)
+    for k in np.flatnonzero(known & mixed):
         W = _pinned(X[k], y[k], z[k], V[k], keep[k], run.W[-1, k], p, 10 * lr, config.pinned)
         pinned[k] = float(directional_divergence(W_mixed[k], W, p))
     return {
         "one": np.moveaxis(run.divergence_to(W_one), 0, -1),
         "general": np.moveaxis(run.divergence_to(W_mixed), 0, -1),
-        "settled": settled,
-        "mixed": (keep.sum(-1) > 1).any(-1),
+        "settled": run.log_rest[-1].max(-1) < SETTLED,
+        "mixed": mixed,
         "local": local & known,
         "pinned": pinned,
         "gap": np.asarray(general.gap),
     }
 
 
-def _pinned(X: Any, y: Any, z: Any, V: Any, keep: Any, W: Any, p: float, lr: float, steps: int) -> Floats:
+def _pinned(X: Any, y: Any, z: Any, V: Any, keep: Any, W: Any, p: float, lr: float, steps: int) -> Any:
     """Mirror descent on the tokens outside the mixtures, with the attention inside kept at its best, from W.
 
     Normalised steps on the loss itself make the finite part of a mixture rattle by about η, and its leads grow like
@@ -95,45 +89,43 @@ def _pinned(X: Any, y: Any, z: Any, V: Any, keep: Any, W: Any, p: float, lr: flo
     best = optimal_attention(X, y, V, mask=keep)
     outputs = (best.s[:, None] @ X)[:, 0] @ V.T
     g, q = effective_scores(X, y, V, outputs), p / (p - 1)
-    level = (best.s * g).sum(-1, keepdims=True)
-    first = keep.argmax(-1)
-    rows = (np.take_along_axis(X, first[:, None, None], 1) - X)[..., None] * z[:, None, None]
+    level, first = (best.s * g).sum(-1, keepdims=True), keep.argmax(-1)[:, None]
+    rows = (np.take_along_axis(X, first[..., None], 1) - X)[..., None] * z[:, None, None]
     rows = rows.reshape(*keep.shape, -1)
-    inside = keep & (np.arange(keep.shape[-1]) != first[:, None])
+    inside = keep & (np.arange(keep.shape[-1]) != first)
     A, B, gains = rows[~keep], rows[inside], (level - g)[~keep]
     with np.errstate(divide="ignore"):
         logs = np.log(best.s)
-    beta = (np.take_along_axis(logs, first[:, None], 1) - logs)[inside]
-    base = np.broadcast_to(np.take_along_axis(logs, first[:, None], 1), keep.shape)[~keep]
-    u = _pin(np.sign(W.ravel()) * np.abs(W.ravel()) ** (p - 1), B, beta, q)
+    of_first = np.take_along_axis(logs, first, 1)
+    beta, base = (of_first - logs)[inside], np.broadcast_to(of_first, keep.shape)[~keep]
+    u = _pin(_power(W.ravel(), p - 1), B, beta, q)
     for _ in range(steps):
-        weights = base - A @ (np.sign(u) * np.abs(u) ** (q - 1))
+        weights = base - A @ _power(u, q - 1)
         pull = A.T @ (np.exp(weights - weights.max()) * gains)
         u = _pin(u + lr * pull / np.linalg.norm(pull, q), B, beta, q)
-    pinned: Floats = (np.sign(u) * np.abs(u) ** (q - 1)).reshape(W.shape)
-    return pinned
+    return _power(u, q - 1).reshape(W.shape)
+
+
+def _power(x: Floats, e: float) -> Floats:
+    """|x|^e with the sign of x."""
+    return np.asarray(np.sign(x) * np.abs(x) ** e)
 
 
 def _pin(u: Floats, B: Floats, beta: Floats, q: float) -> Floats:
     """u + Bᵀν with B ∇ψ*(u + Bᵀν) = β: Newton's method on a convex function of ν, halved until the residual falls."""
-    nu = np.zeros(len(B))
-
-    def off(nu: Floats) -> tuple[Floats, Floats]:
-        moved = u + B.T @ nu
-        return moved, B @ (np.sign(moved) * np.abs(moved) ** (q - 1)) - beta
-
-    moved, residual = off(nu)
+    nu, moved, residual = np.zeros(len(B)), u, B @ _power(u, q - 1) - beta
     for _ in range(50):
         if np.abs(residual).max() <= 1e-9 * (1 + np.abs(beta).max()):
             break
         slope = (q - 1) * np.maximum(np.abs(moved), 1e-9) ** (q - 2)
         step = np.linalg.lstsq((B * slope) @ B.T, -residual, rcond=None)[0]
         for _ in range(30):
-            tried, left = off(nu + step)
+            moved = u + B.T @ (nu + step)
+            left = B @ _power(moved, q - 1) - beta
             if np.linalg.norm(left) < np.linalg.norm(residual):
                 break
             step = step / 2
-        nu, moved, residual = nu + step, tried, left
+        nu, residual = nu + step, left
     return moved
 
 
@@ -156,49 +148,46 @@ def _joint(config: Config, p: float, lr: float) -> Arrays:
     }
 
 
-def kinds(data: Arrays, k: int) -> dict[str, Any]:
+def kinds(data: Arrays, k: int) -> tuple[Any, Any, Any]:
     """Which runs of the k-th p settled on one token each, which share attention and may stay, and which may not."""
     mixed, local = data["mixed"][k], data["local"][k]
-    return {"settled": data["settled"][k] & ~mixed, "stable": mixed & local, "unstable": mixed & ~local}
+    return data["settled"][k] & ~mixed, mixed & local, mixed & ~local
 
 
 def measure(data: Arrays) -> Rows:
     rises = []
     early = int(np.searchsorted(data["steps"], data["steps"][-1] / 10))
-    for k, p in enumerate(data["p"].tolist()):
-        column, of = f"p = {p:g}", kinds(data, k)
-        settled, stable, unstable = of.values()
+    for k, p in enumerate(data["p"]):
+        settled, stable, unstable = kinds(data, k)
         single, general, local, pinned = (data[name][k] for name in ("one", "general", "local", "pinned"))
-        yield most(SETTLE, (single[:, -1] < NEAR)[settled & local], column=column)
+        yield most(SETTLE, (single[:, -1] < NEAR)[settled & local], column=p)
         rises.append((single[:, -1] > single[:, early])[settled & ~local])
-        more: dict[str, Any] = {"why": "Normalised steps.", "column": column}
+        more: dict[str, Any] = {"why": "Normalised steps.", "column": p}
         falls, nearer = (general[stable, -1] < other[stable] for other in (general[:, early], single[:, -1]))
         yield most(f"{MIXED} whose D to the general SVM falls over the last nine tenths", falls, 0.9, **more)
         yield most(f"{MIXED} nearer to the general SVM than to the one-token SVM", nearer, 0.9, **more)
         agree = ((pinned < NEAR) == local)[(stable | unstable) & np.isfinite(pinned)]
-        yield most(IF_AND_ONLY_IF, agree, 0.9, column=column)
-        counts = "; ".join(str(part.sum()) for part in of.values())
-        yield alone("runs: settled; stable; unstable mixtures", counts, column=column)
-        yield alone("median D of settled runs", median(single[settled, -1]), column=column)
-        yield alone("median D of pinned steps, stable mixtures", median(pinned[stable]), column=column)
+        yield most(IF_AND_ONLY_IF, agree, 0.9, column=p)
+        counts = f"{settled.sum()}; {stable.sum()}; {unstable.sum()}"
+        yield alone("runs: settled; stable; unstable mixtures", counts, column=p)
+        yield alone("median D of settled runs", median(single[settled, -1]), column=p)
+        yield alone("median D of pinned steps, stable mixtures", median(pinned[stable]), column=p)
     gone = np.concatenate(rises)
     yield most(LEAVE, gone, why=LEFT, late=True) if gone.size else alone(LEAVE, "no such run")
     # V trained too.
     settled = data["joint_settled"] & np.isfinite(data["joint_one"]) & np.isfinite(data["joint_relaxed"])
-    for k, p in enumerate(data["p"].tolist()):
-        column, chosen = f"p = {p:g}", settled[k]
+    for k, (p, chosen) in enumerate(zip(data["p"], settled, strict=True)):
         relaxed, V = (median(data[name][k][chosen]) for name in ("joint_relaxed", "joint_V"))
-        yield at_most("median D of W to the relaxed SVM, V trained, settled", NEAR, relaxed, column=column)
-        yield at_most("median D of V to the SVM of the classes, settled", NEAR, V, column=column)
-        yield alone("runs with V trained that settle", f"{chosen.sum()} of {chosen.size}", column=column)
+        yield at_most("median D of W to the relaxed SVM, V trained, settled", NEAR, relaxed, column=p)
+        yield at_most("median D of V to the SVM of the classes, settled", NEAR, V, column=p)
+        yield alone("runs with V trained that settle", f"{chosen.sum()} of {chosen.size}", column=p)
     off = settled & (data["joint_excess"] > ON_MARGIN)
     part = share((data["joint_relaxed"] < data["joint_one"])[off])
     yield above(f"{RELAXED}, share of runs", "above a half", 0.5, part, MORE_OFTEN, source=OURS)
 
 
 def tell(data: Arrays, table: Measured) -> Told:
-    of = [kinds(data, k) for k in range(len(data["p"]))]
-    settled, mixed = (sum(int(kind[name].sum()) for kind in of) for name in ("settled", "stable"))
+    settled, mixed, _ = np.sum([kinds(data, k) for k in range(len(data["p"]))], (0, 2))
     one, several = (number(median(table.values(f"median D of {name}")), 1) for name in ("settled", "pinned"))
     return Told(
         f"{settled} of {data['settled'].size} runs select one token per sample (median D {one}), {mixed} share "
@@ -213,13 +202,13 @@ def draw(data: Arrays, table: Measured) -> Figure:
     """Settled runs along their way, the two SVMs of mixtures, and W trained with V."""
     fig, (left, middle, right) = row_of_axes(3, width=11.0, height=3.6)
     for k, p in enumerate(data["p"]):
-        of, points = kinds(data, k), look_of(p).style(linestyle="", markersize=4)
-        if of["settled"].any():
-            curve(left, data["steps"][1:], np.nanmedian(data["one"][k][of["settled"]], axis=0)[1:], p)
-        single, stable, settled = data["one"][k, :, -1], of["stable"], data["joint_settled"][k]
-        middle.plot(single[stable], data["general"][k, :, -1][stable], **points, markerfacecolor="white")
-        middle.plot(single[stable], data["pinned"][k][stable], **points)
-        right.plot(data["joint_V"][k][settled], data["joint_relaxed"][k][settled], **points)
+        (settled, stable, _), points = kinds(data, k), look_of(p).style(linestyle="", markersize=4)
+        if settled.any():
+            curve(left, data["steps"][1:], np.nanmedian(data["one"][k][settled], axis=0)[1:], p)
+        single, joint = data["one"][k, stable, -1], data["joint_settled"][k]
+        middle.plot(single, data["general"][k, stable, -1], **points, markerfacecolor="white")
+        middle.plot(single, data["pinned"][k][stable], **points)
+        right.plot(data["joint_V"][k][joint], data["joint_relaxed"][k][joint], **points)
     panel(left, "one token per sample", "step", "median divergence to the attention SVM", log="xy", legend="lower left")
     for label, face in (("normalised steps", "white"), ("pinned steps", "0.4")):
         middle.plot([], [], "o", color="0.4", markerfacecolor=face, label=label)

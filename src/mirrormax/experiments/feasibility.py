@@ -16,7 +16,7 @@ from mirrormax._drawing import MARKERS, SHADES, Figure, panel, row_of_axes
 from mirrormax._statistics import share
 from mirrormax.experiments._measurements import About, Arrays, Measured, Rows, Told, alone, claim
 from mirrormax.experiments._numbers import percent
-from mirrormax.experiments._trials import sphere_problems
+from mirrormax.experiments._trials import Problems
 from mirrormax.experiments._work import Work
 from mirrormax.svm import att_svm
 
@@ -44,7 +44,7 @@ def run(config: Config, work: Work) -> Arrays:
 
 
 def _feasible(config: Config, n: int, T: int, d: int) -> int:
-    problem = sphere_problems(range(config.seed, config.seed + config.problems), n, T, d)
+    problem = Problems(n, T, d, config.seed, config.problems).batch()
     alpha = np.random.default_rng((config.seed, n, T)).integers(T, size=(config.problems, n))
     solution = att_svm(problem, alpha, p=2, throw=False)
     feasible, known = np.asarray(solution.optimal), np.asarray(solution.optimal) | np.asarray(solution.infeasible)

@@ -4,10 +4,9 @@ The lemma promises it for plain steps from μ' = μ/3, for all μ up to a consta
 which are extreme at this size: a plain step there moves nothing. These runs take *normalised* steps, which point the
 same way, from several μ and norms. A matrix is in S_μ if its directional divergence to W_mm is at most μ.
 
-A normalised step adds about η to ‖W‖^{p−1}, so a run from norm R has gone nowhere before some R^{p−1}/η steps, and any
-cone "holds" it. Every run here is long enough for its norm to grow by half, (1.5^{p−1} − 1) R^{p−1}/η steps; where
-that would take more than ``most_steps``, η is larger. Each is compared with a control, the same run seen from a cone
-around a random direction.
+A normalised step adds about η to ‖W‖^{p−1}, so any cone "holds" a run of few steps. Every run here is long enough for
+its norm to grow by half, (1.5^{p−1} − 1) R^{p−1}/η steps from norm R; where that would take more than ``most_steps``,
+η is larger. The control is the same run seen from a cone around a random direction.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from mirrormax._drawing import MARKERS, SHADES, Axes, Figure, panel, row_of_axes
+from mirrormax._drawing import MARKERS, SHADES, Figure, panel, row_of_axes
 from mirrormax._statistics import share
 from mirrormax.dynamics import SimulationOptions, simulate
 from mirrormax.experiments._measurements import About, Arrays, Measured, Rows, Told, alone, threshold
@@ -31,6 +30,7 @@ from mirrormax.theory import boundary_starts
 ABOUT = About("Fig 1: the cone that training does not leave (Lemma 17)", place=10, seconds=25, revision=1)
 PICTURED_P = 2.0  # whose cones are circular, so that a plane shows them
 CENTRES = ("W_mm", "random")
+LEMMA = "Training does not leave a cone around the SVM direction (Lemma 17)"
 STAY = "share of runs from C_μ/3 that stay in C_μ, every μ, ‖W(0)‖"
 CONTROL, GROWN = "around a random direction", "least growth of the norm, ‖W(0)‖"
 WHY = (
@@ -57,10 +57,8 @@ class Config(Problems):
     pictured_starts: int = 12
 
 
-PROFILES = {
-    "quick": Config(),
-    "paper": replace(Config(), problems=200, growth=10.0, least_steps=5000, most_steps=1_000_000),
-}
+LONG = replace(Config(), problems=200, growth=10.0, least_steps=5000, most_steps=1_000_000)
+PROFILES = {"quick": Config(), "paper": LONG}
 
 
 def steps_from(config: Config, p: float, R: float) -> tuple[int, float]:
@@ -84,8 +82,7 @@ def _from_norm(config: Config, p: float, R: float) -> Arrays:
     runs from norm R that start at a third of μ."""
     problem = config.batch()
     W_mm = max_margin(problem, problem.best_tokens(), p)
-    random = np.random.default_rng((config.seed, 3)).standard_normal(W_mm.shape)
-    centres = np.stack([W_mm, random])
+    centres = np.stack([W_mm, np.random.default_rng((config.seed, 3)).standard_normal(W_mm.shape)])
     W0 = np.stack([boundary_starts(centres, p, mu / 3, R, starts=1, seed=(config.seed, 1))[0] for mu in config.mu], 1)
     steps, lr = steps_from(config, p, R)
     options = SimulationOptions(references=np.broadcast_to(centres[:, None], W0.shape), weights="last")
@@ -115,16 +112,16 @@ def stays(data: Arrays, centre: str) -> Any:
 def measure(data: Arrays) -> Rows:
     """Met if all runs from the largest norm stay, and a cone around a random direction holds decidedly fewer."""
     around = [stays(data, centre) for centre in CENTRES]
-    for (k, p), (r, R) in product(enumerate(data["p"].tolist()), enumerate(data["radii"].tolist())):
-        column, (real, control) = f"p = {p:g}", (share(kept[k, r]) for kept in around)
+    for (k, p), (r, R) in product(enumerate(data["p"]), enumerate(data["radii"])):
+        real, control = (share(kept[k, r]) for kept in around)
         if data["radii"][-1] == R:
             criterion = "all, and decidedly fewer around a random direction"
             holds = real.mean == 1 and control.high < real.low
-            yield threshold(f"{STAY} = {R:g}", criterion, real.mean, holds, WHY, column=column, late=True)
+            yield threshold(f"{STAY} = {R:g}", criterion, real.mean, holds, WHY, column=p, late=True)
         else:
-            yield alone(f"{STAY} = {R:g}", real.mean, NEAR, column=column)
-        yield alone(f"{CONTROL}: {STAY} = {R:g}", control.mean, column=column)
-        yield alone(f"{GROWN} = {R:g}", float(data["growth"][k, r, 0].min() - 1), column=column)
+            yield alone(f"{STAY} = {R:g}", real.mean, NEAR, column=p)
+        yield alone(f"{CONTROL}: {STAY} = {R:g}", control.mean, column=p)
+        yield alone(f"{GROWN} = {R:g}", float(data["growth"][k, r, 0].min() - 1), column=p)
 
 
 def tell(data: Arrays, table: Measured) -> Told:
@@ -136,9 +133,7 @@ def tell(data: Arrays, table: Measured) -> Told:
         f"{finding}, while their norm grows by {grown} or more",
         "Runs start at μ/3 from W_mm and should stay within μ. The lemma is about plain steps; these are normalised, "
         "in cones far wider and at norms far smaller than its proof asks for.",
-        table.claim(
-            "Training does not leave a cone around the SVM direction (Lemma 17)", f"{finding}.", f"{STAY} = {at}"
-        ),
+        table.claim(LEMMA, f"{finding}.", f"{STAY} = {at}"),
     )
 
 
@@ -146,32 +141,28 @@ def draw(data: Arrays, table: Measured) -> Figure:
     """Runs inside their cone at p = 2, and the share of runs that stay for every p, μ and norm."""
     count = len(data["p"])
     fig, axes = row_of_axes(1 + count, width=4.4 + 2.2 * count, height=3.9, ratios=[1.8] + [1.0] * count)
-    _cone(axes[0], data)
+    # Distance along W_mm and away from it; every other run drawn below the axis.
+    cone, (mu, radius, along) = axes[0], (data[f"picture/{name}"] for name in ("mu", "radius", "along"))
+    away = np.where(np.arange(along.shape[1]) % 2, -1, 1) * data["picture/away"]
+    for part, alpha, name in ((mu, 0.16, "μ"), (mu / 3, 0.3, "μ/3")):
+        arc = np.arccos(1 - part) * np.linspace(-1, 1, 60)
+        inner, outer = (r * np.stack([np.cos(arc), np.sin(arc)]) for r in (radius, 5 * radius))
+        area = cone.fill(*np.concatenate([inner, outer[:, ::-1]], 1), color=SHADES[1], alpha=alpha, linewidth=0)
+        area[0].set_label(f"divergence ≤ {name}, norm ≥ {radius:g}")
+    cone.plot(along, away, color="#3D3D3D", linewidth=1.1)
+    cone.scatter(along[0], away[0], s=16, color="#3D3D3D", zorder=3, label="starts, and runs from them")
+    cone.axhline(0, color="black", linewidth=1)
+    limits: dict[str, Any] = {"xlim": (0.6 * radius, 2.5 * radius), "ylim": (-1.5 * radius, 1.5 * radius)}
+    panel(cone, "p = 2, one problem", "distance along $W_{mm}$", "distance away from it", **limits)
     styles: list[dict[str, Any]] = [{"linestyle": "-"}, {"linestyle": ":", "mfc": "white"}]
     for k, (ax, p) in enumerate(zip(axes[1:], data["p"], strict=True)):
-        for m, (mu, colour, marker) in enumerate(zip(data["mu"], SHADES, MARKERS, strict=False)):
-            for centre, style, label in zip(CENTRES, styles, (f"μ = {mu:g}", None), strict=True):
+        for m, (width, colour, marker) in enumerate(zip(data["mu"], SHADES, MARKERS, strict=False)):
+            for centre, style, label in zip(CENTRES, styles, (f"μ = {width:g}", None), strict=True):
                 kept = 100 * stays(data, centre)[k, :, m].mean(-1)
                 ax.plot(data["radii"], kept, color=colour, marker=marker, markersize=5, label=label, **style)
         panel(ax, f"p = {p:g}", "norm of the start", log="x", ylim=(-4, 104))
     axes[1].set_ylabel("runs from μ/3 that stay within μ, %")
     axes[1].plot([], [], color="black", marker="o", markersize=5, label="random direction", **styles[1])
-    fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower left", ncols=2, fontsize=9)
+    fig.legend(*cone.get_legend_handles_labels(), loc="outside lower left", ncols=2, fontsize=9)
     fig.legend(*axes[1].get_legend_handles_labels(), loc="outside lower right", ncols=4, fontsize=9)
     return fig
-
-
-def _cone(ax: Axes, data: Arrays) -> None:
-    """Distance along W_mm and away from it; every other run drawn below the axis."""
-    mu, radius, along = (data[f"picture/{name}"] for name in ("mu", "radius", "along"))
-    away = np.where(np.arange(along.shape[1]) % 2, -1, 1) * data["picture/away"]
-    for part, alpha, name in ((mu, 0.16, "μ"), (mu / 3, 0.3, "μ/3")):
-        arc = np.arccos(1 - part) * np.linspace(-1, 1, 60)
-        inner, outer = (r * np.stack([np.cos(arc), np.sin(arc)]) for r in (radius, 5 * radius))
-        label = f"divergence ≤ {name}, norm ≥ {radius:g}"
-        ax.fill(*np.concatenate([inner, outer[:, ::-1]], 1), color=SHADES[1], alpha=alpha, linewidth=0, label=label)
-    ax.plot(along, away, color="#3D3D3D", linewidth=1.1)
-    ax.scatter(along[0], away[0], s=16, color="#3D3D3D", zorder=3, label="starts, and runs from them")
-    ax.axhline(0, color="black", linewidth=1)
-    limits: dict[str, Any] = {"xlim": (0.6 * radius, 2.5 * radius), "ylim": (-1.5 * radius, 1.5 * radius)}
-    panel(ax, "p = 2, one problem", "distance along $W_{mm}$", "distance away from it", **limits)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mirrormax._drawing import SHADES, Axes, Figure, row_of_axes
+from mirrormax._drawing import SHADES, Axes, Figure, panel, row_of_axes
 from mirrormax.data import example1
 from mirrormax.experiments import _measurements as make
 from mirrormax.experiments._measurements import About, Arrays, Measured, Measurement, Rows, Told, alone
@@ -46,19 +46,17 @@ def run(config: Config, work: Work) -> Arrays:
 
 def measure(data: Arrays) -> Rows:
     for p, W, gap in zip(data["p"].tolist(), data["W"], data["gap"].tolist(), strict=True):
-        printed, right = (bool(np.allclose(W[:, 0], known, atol=DIGITS, rtol=0)) for known in (PRINTED, RIGHT_P3))
-        columns = (_column(PRINTED), _column(W[:, 0]))
+        quantity, known, verdict, why = f"W_mm, p = {p:g} (printed as p = 3)", PRINTED, make.MET, READING
         if p == 3.0:
+            quantity, known, verdict = "W_mm, p = 3", RIGHT_P3, make.ERRATUM
             why = (
                 "The printed W is the solution of p = 2, (25, −5)/650. At p = 3 its norm is "
                 f"{np.linalg.norm(PRINTED, 3):.5f}; ours has {np.linalg.norm(W[:, 0], 3):.5f} and meets the same "
                 f"constraints, with a duality gap of {number(max(gap, 0.0), 1)}. {READING}"
             )
-            yield Measurement("W_mm, p = 3", *columns, make.ERRATUM if right else make.DIFFERS, why, where="Example 1")
-        else:
-            quantity, verdict = f"W_mm, p = {p:g} (printed as p = 3)", make.MET if printed else make.DIFFERS
-            yield Measurement(quantity, *columns, verdict, READING, where="Example 1")
-        yield alone("duality gap", gap, column=f"p = {p:g}")
+        verdict = verdict if np.allclose(W[:, 0], known, atol=DIGITS, rtol=0) else make.DIFFERS
+        yield Measurement(quantity, _column(PRINTED), _column(W[:, 0]), verdict, why, where="Example 1")
+        yield alone("duality gap", gap, column=p)
 
 
 def _column(W: Any) -> str:
@@ -86,18 +84,16 @@ def draw(data: Arrays, table: Measured) -> Figure:
         for i, (X, z) in enumerate(zip(data["X"], data["z"], strict=True)):
             colour, normal, middle = SHADES[i], W @ z, X.mean(0)
             line(ax, middle, np.array([-normal[1], normal[0]]), color=colour, linestyle="--")
-            end = middle + 1.6 * normal / np.linalg.norm(normal)
+            end, place = middle + 1.6 * normal / np.linalg.norm(normal), (0, -14 if i == 0 else 6)
             ax.annotate("", end, middle, arrowprops={"arrowstyle": "->", "color": colour, "lw": 1.6})
-            below = (0, -14 if i == 0 else 6)
-            ax.annotate(rf"$Wz_{i + 1}$", end, xytext=below, textcoords="offset points", color=colour, ha="center")
+            ax.annotate(rf"$Wz_{i + 1}$", end, place, textcoords="offset points", color=colour, ha="center")
             draw_tokens(ax, X, i, chosen=0)
     return fig
 
 
 def frame(ax: Axes, title: str) -> None:
     """The plane of Example 1: limits that hold every token, at one scale."""
-    ax.set(xlim=(-6.3, 6.3), ylim=(-3.4, 3.4), aspect="equal", xlabel="first coordinate", ylabel="second")
-    ax.set_title(title, fontsize=10)
+    panel(ax, title, "first coordinate", "second", xlim=(-6.3, 6.3), ylim=(-3.4, 3.4), aspect="equal")
 
 
 def line(ax: Axes, point: Any, along: Any, **style: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import product
-from typing import Any
 
 import numpy as np
 
@@ -24,25 +23,19 @@ def run(config: Config, work: Work) -> Arrays:
     n, T, _ = problem.X.shape
     selections = np.array(list(product(range(T), repeat=n)))
     chosen = problem.X[np.arange(n), selections]
-    v = np.stack([lp_svm(chosen, problem.y, p=p, tol=config.tol).v for p in config.p])
-    margin = np.stack([1 / np.linalg.norm(each, p, axis=-1) for each, p in zip(v, config.p, strict=True)])
+    v = [lp_svm(chosen, problem.y, p=p, tol=config.tol).v for p in config.p]
+    margin = [1 / np.linalg.norm(each, p, axis=-1) for each, p in zip(v, config.p, strict=True)]
     given = {"p": np.array(config.p), "X": problem.X, "y": problem.y, "selections": selections}
-    return {**given, "v": v, "margin": margin}
-
-
-def name_of_selection(selection: Any) -> str:
-    """The tokens of a selection, by the paper's numbers."""
-    return ", ".join(f"x_{i + 1}{int(token) + 1}" for i, token in enumerate(selection))
+    return {**given, "v": np.stack(v), "margin": np.stack(margin)}
 
 
 def measure(data: Arrays) -> Rows:
+    names = [", ".join(f"x_{i + 1}{token + 1}" for i, token in enumerate(chosen)) for chosen in data["selections"]]
     for p, margins in zip(data["p"], data["margin"], strict=True):
-        column = f"p = {p:g}"
-        best = name_of_selection(data["selections"][int(margins.argmax())])
-        quantity = "selection of the largest label margin"
-        yield claim(quantity, "x_11, x_21", best, int(margins.argmax()) == 0, column=column, where="Fig 3")
-        for selection, margin in zip(data["selections"], margins.tolist(), strict=True):
-            yield alone(f"label margin of {name_of_selection(selection)}", margin, column=column)
+        quantity, best = "selection of the largest label margin", int(margins.argmax())
+        yield claim(quantity, names[0], names[best], best == 0, column=p, where="Fig 3")
+        for name, margin in zip(names, margins.tolist(), strict=True):
+            yield alone(f"label margin of {name}", margin, column=p)
 
 
 def tell(data: Arrays, table: Measured) -> Told:
@@ -63,12 +56,10 @@ def draw(data: Arrays, table: Measured) -> Figure:
     fig, axes = row_of_axes(count, width=3.1 * count, height=2.25)
     for ax, selection, v, margin in zip(axes, data["selections"], data["v"][0], data["margin"][0], strict=True):
         frame(ax, f"margin {margin:.3g}")
-        along = np.array([-v[1], v[0]]) / np.linalg.norm(v)
+        far = 20 * np.array([-v[1], v[0]]) / np.linalg.norm(v)
         out = v / (v @ v)  # where the margin ends: vᵀx = 1
-        line(ax, np.zeros(2), along, color="black", linewidth=1.2)
-        far = 20 * along
-        corners = np.stack([out - far, out + far, -out + far, -out - far])
-        ax.fill(*corners.T, color=SHADES[2], alpha=0.4, linewidth=0)
+        line(ax, np.zeros(2), far, color="black", linewidth=1.2)
+        ax.fill(*np.transpose([out - far, out + far, far - out, -out - far]), color=SHADES[2], alpha=0.4, linewidth=0)
         for i, X in enumerate(data["X"]):
             draw_tokens(ax, X, i, chosen=int(selection[i]))
     for ax in axes[1:]:

@@ -17,12 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from mirrormax._drawing import Axes, Figure, curve, grid_of_axes, panel
+from mirrormax._drawing import Figure, curve, grid_of_axes, panel
 from mirrormax._statistics import Sample, median, share
 from mirrormax.dynamics import simulate
 from mirrormax.experiments import _measurements as make
 from mirrormax.experiments import _trials as batched
-from mirrormax.experiments._measurements import DIFFERS, RERUN, About, Arrays, Measured, Measurement, Rows, Told, alone
+from mirrormax.experiments._measurements import DIFFERS, RERUN, About, Arrays, Measured, Rows, Told, alone
 from mirrormax.experiments._numbers import interval, number, percent
 from mirrormax.experiments._work import Work
 from mirrormax.problem import Problem
@@ -66,6 +66,8 @@ UNSETTLED = (
 )
 OWN = "N(0, 1) starts: mean D to its own SVM after the published steps"
 NOT_YET = f"tokens not locally optimal at the end that are after {LONGER} × the length"
+THEOREM_3 = "Every ℓp path ends in the direction of the attention SVM of its own p (Theorem 3)"
+OPTIMAL = "Selected tokens are locally optimal (the theorems' assumption)"
 SHARED = "shared zero start: median D to own SVM"
 PLAIN = "shared zero start: trials in which plain steps select the same tokens as normalised ones"
 ALTERED = (
@@ -94,10 +96,7 @@ class Config(batched.Size):
     block: int = 20
 
 
-PROFILES = {
-    "quick": Config(),
-    "paper": replace(Config(), shared_steps=(8000, 8000, 16000, 160000, 20000), points=120),
-}
+PROFILES = {"quick": Config(), "paper": replace(Config(), shared_steps=(8000, 8000, 16000, 160000, 20000), points=120)}
 
 
 def run(config: Config, work: Work) -> Arrays:
@@ -110,9 +109,9 @@ def run(config: Config, work: Work) -> Arrays:
             along = int(name.startswith("D/"))  # the axis of the trials
             whole = parts[0][name] if name.startswith("steps/") else np.concatenate([a[name] for a in parts], along)
             data[f"{start}/{name}"] = whole
-    tasks = [(config, p) for p in config.p if p in PUBLISHED_P]
-    plain = work.each(_plain, tasks, share=0.0)
-    return data | {f"plain/{p:g}": alpha for (_, p), alpha in zip(tasks, plain, strict=True)}
+    ps = _ps(config.p, "random")
+    plain = work.each(_plain, [(config, p) for p in ps], share=0.0)
+    return data | {f"plain/{p:g}": alpha for p, alpha in zip(ps, plain, strict=True)}
 
 
 def _plain(config: Config, p: float) -> Any:
@@ -137,8 +136,7 @@ def _block(config: Config, start: str, piece: tuple[int, ...]) -> Arrays:
         # The second number of the seed keeps the starts apart from the data, the third one p from another.
         own = PUBLISHED_P.index(p) if p in PUBLISHED_P else len(PUBLISHED_P)
         normal = [np.random.default_rng((seed, 1, own)).standard_normal((config.d, config.d)) for seed in seeds]
-        marks = [config.steps[k], *(at for q, (at, _) in TARGETS.items() if q == p)]
-        grid = batched.log_grid(steps, config.points, *marks)
+        grid = batched.log_grid(steps, config.points, config.steps[k], TARGETS[p][0])
         path = simulate(problem, p=p, lr=config.lr[k], steps=steps, W0=STARTS[start] * np.stack(normal), record=grid)
         W_mm = batched.max_margin(problem, path.alpha, p)
         optimal = batched.locally_optimal(problem, path.alpha, W_mm)
@@ -157,10 +155,9 @@ def _block(config: Config, start: str, piece: tuple[int, ...]) -> Arrays:
 
 def _go_on(problem: Problem[batched.Floats], p: float, lr: float, W: batched.Floats, steps: int) -> tuple[Any, Any]:
     """Whether the tokens of these trials are locally optimal when they are ``LONGER`` times as long, and D then."""
+    settings: Any = {"p": p, "steps": math.ceil(0.9 * steps), "record": 1, "options": batched.KERNEL}
     for decade in range(1, DECADES + 1):
-        run = simulate(
-            problem, p=p, lr=10**decade * lr, steps=math.ceil(0.9 * steps), W0=W, record=1, options=batched.KERNEL
-        )
+        run = simulate(problem, lr=10**decade * lr, W0=W, **settings)
         W = run.W[-1]
     W_mm = batched.max_margin(problem, run.alpha, p)
     return batched.locally_optimal(problem, run.alpha, W_mm), run.divergence_to(W_mm)[-1]
@@ -187,14 +184,24 @@ def measure(data: Arrays) -> Rows:
         for k, p in enumerate(ps):
             column, D = f"path ℓ{p:g}", after(data, start, p)
             for j, q in enumerate(ps):
-                if start == "random":
-                    yield _published(p, q, D[:, j], column)
+                if start == "random":  # decided by the standard error of both means: two sets of 100 random trials
+                    published = Sample(*RERUN_ENDS.get(p, {}).get(q, (np.nan, np.nan)), RERUN_TRIALS)
+                    rule, why = (make.smaller_is_better, FLOOR) if j == k else (make.same_mean, MISMATCH)
+                    quantity = OWN if j == k else f"N(0, 1) starts: mean D to the ℓ{q:g} SVM after the published steps"
+                    yield rule(quantity, published, D[:, j], why=why, column=column, source=RERUN)
                 elif j == k or q in PUBLISHED_P:
                     quantity, why = f"{said}: mean D to the ℓ{q:g} SVM", NEAR if start == "near" else ""
                     yield alone(quantity, Sample.of(D[:, j]).mean, why, column=column)
             nearest = np.nanargmin(D[same], 1) == k
             yield alone(f"{said}: trials of one selection nearest their own SVM", share(nearest), column=column)
-            yield _unsettled(data, start, k, column)
+            # What becomes of trials whose selection is not locally optimal at the end, when they go on.
+            exceptions, later = ~data[f"{start}/optimal"][:, k], data[f"{start}/later_optimal"][:, k]
+            ours = f"none of {len(later)} trials"
+            if exceptions.any():
+                largest = number(np.nanmax(data[f"{start}/later_D"][exceptions, k], initial=0.0), 2)
+                ours = f"{later[exceptions].sum()} of {exceptions.sum()} trials, D then at most {largest}"
+            holds = bool(later.all())
+            yield make.threshold(f"{said}: {NOT_YET}", "all", ours, holds, UNSETTLED, column=column, late=True)
     for k, p in enumerate(data["p"].tolist()):
         column, (steps, bound), alpha = f"path ℓ{p:g}", TARGETS[p], data["shared/alpha"][:, k]
         if f"plain/{p:g}" in data:
@@ -202,7 +209,7 @@ def measure(data: Arrays) -> Rows:
             alike = (alpha[: len(plain)] == plain).all(-1)
             part = share(alike)
             ours = f"{alike.sum()} of {alike.size}{interval(part.low, part.high)}: {percent(1 - part.mean)} differ"
-            yield replace(alone(PLAIN, part.mean, ALTERED, column=column), ours=ours)
+            yield alone(PLAIN, part.mean, ALTERED, column=column, ours=ours)
         if (data[f"shared/steps/{p:g}"] == steps).any():
             own = median(after(data, "shared", p, steps)[:, k])
             criterion = f"at most {number(bound)} after {steps:,} steps"
@@ -211,55 +218,27 @@ def measure(data: Arrays) -> Rows:
             yield alone(SHARED, median(data[f"shared/D/{p:g}"][-1, :, k]), column=column)
 
 
-def _published(p: float, q: float, D: Any, column: str) -> Measurement:
-    """Ours and the rerun's, decided by the standard error of both means: two sets of 100 random trials."""
-    published = Sample(*RERUN_ENDS.get(p, {}).get(q, (np.nan, np.nan)), RERUN_TRIALS)
-    if p == q:
-        return make.smaller_is_better(OWN, published, D, why=FLOOR, column=column, source=RERUN)
-    quantity = f"N(0, 1) starts: mean D to the ℓ{q:g} SVM after the published steps"
-    return make.same_mean(quantity, published, D, why=MISMATCH, column=column, source=RERUN)
-
-
-def _unsettled(data: Arrays, start: str, k: int, column: str) -> Measurement:
-    """What becomes of trials whose selection is not locally optimal at the end, when they go on."""
-    exceptions, later = ~data[f"{start}/optimal"][:, k], data[f"{start}/later_optimal"][:, k]
-    ours = f"none of {len(later)} trials"
-    if exceptions.any():
-        largest = number(np.nanmax(data[f"{start}/later_D"][exceptions, k], initial=0.0), 2)
-        ours = f"{later[exceptions].sum()} of {exceptions.sum()} trials, D then at most {largest}"
-    quantity = f"{SAID[start]}: {NOT_YET}"
-    return make.threshold(quantity, "all", ours, bool(later.all()), UNSETTLED, column=column, late=True)
-
-
 def tell(data: Arrays, table: Measured) -> Told:
     means = ", ".join(number(value, 2) for value in table.values(OWN))
     medians = ", ".join(number(D, 1) for D in table.values(SHARED))
     shares = table.values("shared zero start: trials of one selection nearest")
     same = {start: int(same_tokens(data, start).sum()) for start in STARTS}
-    ends, later = (
-        np.concatenate([data[f"{start}/{name}"].ravel() for start in STARTS]) for name in ("optimal", "later_optimal")
-    )
-    others, settling = (~ends).sum(), later[~ends].sum()
-    settled = (
-        f"{others} of {ends.size} runs end with other tokens, and {'all' if settling == others else settling} of these "
-        f"come to locally optimal ones when they are {LONGER:,} times as long"
-    )
-    own = table.claim(
-        "Every ℓp path ends in the direction of the attention SVM of its own p (Theorem 3)",
-        f"Mean divergence {means} for p = 1.75, 2, 3. Whenever every p chose the same tokens, {percent(min(shares))} "
-        "of runs or more ended nearest their own SVM.",
-        OWN,
-        SHARED,
-    )
-    tokens = "Selected tokens are locally optimal (the theorems' assumption)"
+    ends = np.concatenate([data[f"{start}/optimal"].ravel() for start in STARTS])
+    later = np.concatenate([data[f"{start}/later_optimal"].ravel() for start in STARTS])
+    settling = "all" if later[~ends].all() else later[~ends].sum()
+    others = f"{(~ends).sum()} of {ends.size} runs end with other tokens, and {settling} of these"
+    settled = f"{others} come to locally optimal ones when they are {LONGER:,} times as long."
+    nearest = f"{percent(min(shares))} of runs or more ended nearest their own SVM"
+    measured = f"Mean divergence {means} for p = 1.75, 2, 3. Whenever every p chose the same tokens, {nearest}."
+    own = table.claim(THEOREM_3, measured, OWN, SHARED)
     claims = [
         own if min(shares) > 0.5 else replace(own, verdict=DIFFERS),
-        table.claim(tokens, f"{settled}.", *(f"{said}: {NOT_YET}" for said in SAID.values())),
+        table.claim(OPTIMAL, settled, *(f"{said}: {NOT_YET}" for said in SAID.values())),
     ]
-    if any(row.quantity == PLAIN for row in table):
-        said = "; ".join(f"{row.ours} at {row.column.removeprefix('path ')}" for row in table.rows(PLAIN))
+    alike = "; ".join(f"{row.ours} at {row.column.removeprefix('path ')}" for row in table if row.quantity == PLAIN)
+    if alike:
         statement = "Normalising gradients does not alter results significantly (Appendix H.2 names no measure)"
-        measured = f"Plain steps and normalised ones select the same tokens in {said}."
+        measured = f"Plain steps and normalised ones select the same tokens in {alike}."
         claims.append(table.claim(statement, measured, PLAIN))
     return Told(
         f"Every path ends at the SVM of its own p and of no other: median divergence {medians} from a shared start"
@@ -277,7 +256,7 @@ def draw(data: Arrays, table: Measured) -> Figure:
     published starts, as the paper draws them, median and middle half for the controlled ones."""
     every = data["p"].tolist()
     fig, grid = grid_of_axes(len(ROWS), len(every), width=2.9 * len(every), height=10.4, sharey=True)
-    for axes, (row, label) in zip(grid, ROWS.items(), strict=True):
+    for axes, (row, name) in zip(grid, ROWS.items(), strict=True):
         start = "shared" if row == "same" else row
         trials = same_tokens(data, start) if row == "same" else np.ones(len(data[f"{start}/alpha"]), bool)
         ps = _ps(every, start)
@@ -285,31 +264,23 @@ def draw(data: Arrays, table: Measured) -> Figure:
             if p not in ps:
                 ax.set_axis_off()
                 continue
-            _divergences(ax, data, start, ps, p, trials)
-            if row in ("random", "shared"):
-                ax.set_title(f"path of p = {p:g}", fontsize=10)
-            if row == "same":
-                ax.set_xlabel("step")
+            steps, D = data[f"{start}/steps/{p:g}"][1:], data[f"{start}/D/{p:g}"][1:, trials]
+            for j, q in enumerate(ps):
+                if start == "shared":
+                    low, middle, high = np.nanpercentile(D[:, :, j], [25, 50, 75], axis=1)
+                else:
+                    middle, deviation = np.nanmean(D[:, :, j], 1), np.nanstd(D[:, :, j], 1)
+                    low, high = np.maximum(middle - deviation, 1e-6), middle + deviation
+                curve(ax, steps, middle, q, (low, high), linewidth=1.3, label=f"to the SVM of p = {q:g}")
+            published = data["published_steps"][every.index(p)]
+            ax.axvline(published, color="grey", linewidth=0.9, linestyle="--", label="end of the published runs")
+            title, label = f"path of p = {p:g}" if row in ("random", "shared") else "", "step" if row == "same" else ""
+            panel(ax, title, label, log="xy", ylim=(1e-5, 3))
         first = axes[every.index(ps[0])]
-        first.set_ylabel(f"{label}\n({trials.sum()} trials)\n\ndirectional divergence", fontsize=9)
+        first.set_ylabel(f"{name}\n({trials.sum()} trials)\n\ndirectional divergence", fontsize=9)
         first.tick_params(labelleft=True)
     last = grid[-1][0]
     band = "mean ± deviation (two upper rows), median and middle half (lower rows)"
     last.fill_between([], [], [], color="grey", alpha=0.25, linewidth=0, label=band)
     fig.legend(*last.get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=9)
     return fig
-
-
-def _divergences(ax: Axes, data: Arrays, start: str, ps: list[float], p: float, trials: Any) -> None:
-    """D to each SVM over the steps."""
-    steps, D = data[f"{start}/steps/{p:g}"][1:], data[f"{start}/D/{p:g}"][1:, trials]
-    for j, q in enumerate(ps):
-        if start == "shared":
-            low, middle, high = np.nanpercentile(D[:, :, j], [25, 50, 75], axis=1)
-        else:
-            middle, deviation = np.nanmean(D[:, :, j], 1), np.nanstd(D[:, :, j], 1)
-            low, high = np.maximum(middle - deviation, 1e-6), middle + deviation
-        curve(ax, steps, middle, q, (low, high), linewidth=1.3, label=f"to the SVM of p = {q:g}")
-    published = data["published_steps"][data["p"].tolist().index(p)]
-    ax.axvline(published, color="grey", linewidth=0.9, linestyle="--", label="end of the published runs")
-    panel(ax, log="xy", ylim=(1e-5, 3))

@@ -15,7 +15,7 @@ from torch.nn.functional import normalize
 from mirrormax._drawing import Figure, grid_of_axes, look_of, panel
 from mirrormax.dynamics import simulate
 from mirrormax.experiments._measurements import About, Arrays, Measured, Rows, Told, alone, threshold
-from mirrormax.experiments._trials import KERNEL, Floats, Size, by_p, log_grid, max_margin
+from mirrormax.experiments._trials import KERNEL, Size, by_p, log_grid, max_margin
 from mirrormax.experiments._work import Work
 from mirrormax.problem import Problem
 
@@ -40,18 +40,6 @@ class Config(Size):
 PROFILES = {"quick": Config(), "paper": replace(Config(), longer=100, points=400)}
 
 
-def authors_problem(seed: int, n: int, T: int, d: int) -> Problem[Floats]:
-    """The problem that the authors' scripts draw for a seed, as a batch of one."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def draw(*shape: int) -> Any:
-        return torch.randn(shape, generator=generator)
-
-    v, signs, X, z = draw(d), draw(n), draw(n, T, d), draw(n, d)
-    unit = {name: normalize(each, dim=-1).double().numpy()[None] for name, each in (("X", X), ("z", z), ("v", v))}
-    return Problem(**unit, y=np.where(signs.numpy() > 0, 1.0, -1.0)[None])
-
-
 def run(config: Config, work: Work) -> Arrays:
     given = {name: np.array(getattr(config, name)) for name in ("p", "entries", "longer")}
     tasks = zip(config.p, config.lr, config.steps, strict=True)
@@ -59,7 +47,10 @@ def run(config: Config, work: Work) -> Arrays:
 
 
 def _path(config: Config, p: float, lr: float, steps: int) -> Arrays:
-    batch = authors_problem(config.seed, config.n, config.T, config.d)
+    n, T, d, generator = config.n, config.T, config.d, torch.Generator().manual_seed(config.seed)
+    v, signs, X, z = (torch.randn(shape, generator=generator) for shape in ((d,), (n,), (n, T, d), (n, d)))
+    unit = {name: normalize(each, dim=-1).double().numpy()[None] for name, each in (("X", X), ("z", z), ("v", v))}
+    batch = Problem(**unit, y=np.where(signs.numpy() > 0, 1.0, -1.0)[None])
     grid = log_grid(config.longer * steps, config.points, steps)
     run = simulate(batch, p=p, lr=lr, steps=int(grid[-1]), record=grid, options=KERNEL)
     W_mm = max_margin(batch, run.alpha, p)
@@ -85,28 +76,23 @@ def angles(data: Arrays, p: float) -> Any:
 def measure(data: Arrays) -> Rows:
     longer = f"after {data['longer']} times these"
     for p in data["p"].tolist():
-        column, D, angle = f"p = {p:g}", data[f"D/{p:g}"], angles(data, p)
+        D, angle = data[f"D/{p:g}"], angles(data, p)
         published = int(np.searchsorted(data[f"steps/{p:g}"], data[f"published/{p:g}"]))
         early, late = float(angle[published]), float(angle[-1])
-        yield alone(f"{ANGLE} after the published steps", early, column=column)
+        yield alone(f"{ANGLE} after the published steps", early, column=p)
         criterion, holds = f"at most {DEGREES:g}°, and not more than before", late <= min(DEGREES, early + ROUNDING)
-        yield threshold(f"{ANGLE} {longer}", criterion, late, holds, FIGURE, column=column, late=True)
-        yield alone("D after the published steps", float(D[published]), column=column)
-        yield alone(f"D {longer}", float(D[-1]), column=column)
-
-
-def _entries(data: Arrays) -> list[str]:
-    """The names of the two entries, counted from 1."""
-    return [f"W[{i + 1}, {j + 1}]" for i, j in data["entries"].tolist()]
+        yield threshold(f"{ANGLE} {longer}", criterion, late, holds, FIGURE, column=p, late=True)
+        yield alone("D after the published steps", float(D[published]), column=p)
+        yield alone(f"D {longer}", float(D[-1]), column=p)
 
 
 def tell(data: Arrays, table: Measured) -> Told:
-    late = f"{ANGLE} after {data['longer']}"
+    late, entries = f"{ANGLE} after {data['longer']}", [f"W[{i + 1}, {j + 1}]" for i, j in data["entries"]]
     early, end = (f"{max(table.values(quantity)):.1f}°" for quantity in (f"{ANGLE} after the", late))
     finding = f"Two entries of W come to run along the SVM's line: at most {end} off at the end"
     return Told(
         finding,
-        f"The entries {' and '.join(_entries(data))} grow without bound. After the published steps they are at most "
+        f"The entries {' and '.join(entries)} grow without bound. After the published steps they are at most "
         f"{early} off this line; runs are {data['longer']} times as long.",
         table.claim("Single entries of W run along the SVM's line", f"{finding}.", late),
     )
@@ -117,17 +103,16 @@ def draw(data: Arrays, table: Measured) -> Figure:
     count = len(data["p"])
     fig, (planes, courses) = grid_of_axes(2, count, width=3.1 * count, height=6.2, height_ratios=[1.5, 1])
     for plane, course, p in zip(planes, courses, data["p"], strict=True):
-        look, path, steps, published = look_of(p), *(data[f"{name}/{p:g}"] for name in ("path", "steps", "published"))
-        at = int(np.searchsorted(steps, published))
+        path, svm, steps, published = (data[f"{name}/{p:g}"] for name in ("path", "svm", "steps", "published"))
+        look, at = look_of(p), int(np.searchsorted(steps, published))
         path = path / np.abs(path).max()  # of interest is the direction; near p = 1 the size is astronomical
-        svm = data[f"svm/{p:g}"] / np.linalg.norm(data[f"svm/{p:g}"])
-        ray = np.stack([0 * svm, 1.06 * np.linalg.norm(path, axis=1).max() * svm])
-        plane.plot(*ray.T, color="0.72", linewidth=5, solid_capstyle="butt", label="SVM direction")
+        ray = np.outer(svm / np.linalg.norm(svm), [0, 1.06 * np.linalg.norm(path, axis=1).max()])
+        plane.plot(*ray, color="0.72", linewidth=5, solid_capstyle="butt", label="SVM direction")
         plane.plot(*path.T, color=look.colour, label="path of W, scaled to 1")
         ends = ((path[at], "white", "published steps"), (path[-1], look.colour, f"{data['longer']} times as many"))
         for end, face, label in ends:
             plane.scatter(end[0], end[1], s=42, color=face, edgecolors=look.colour, zorder=3, label=label)
-        panel(plane, f"p = {p:g}", *_entries(data))
+        panel(plane, f"p = {p:g}", *(f"W[{i + 1}, {j + 1}]" for i, j in data["entries"]))
         course.plot(steps[1:], np.maximum(angles(data, p)[1:], ROUNDING), color=look.colour)
         course.axvline(float(published), color="grey", linewidth=0.9, linestyle="--")
         panel(course, "", "step (dashed: published)", log="xy")

@@ -11,27 +11,27 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from mirrormax._drawing import Figure, curve, grid_of_axes, look_of, panel
 from mirrormax._statistics import Sample
 from mirrormax.experiments._measurements import DIFFERS, MET, About, Arrays, Measured, Rows, Told, alone, greater
 from mirrormax.experiments._numbers import percent
 from mirrormax.experiments._sweeps import PROFILES as PROFILES
-from mirrormax.experiments._sweeps import TextConfig, run_sizes
+from mirrormax.experiments._sweeps import TextConfig, run_sweep
 from mirrormax.experiments._sweeps import on_data as on_data
 from mirrormax.experiments._sweeps import sources as sources
 from mirrormax.experiments._weights import LARGE, ROLES, WIDTH, bar, draw_measures, weight_arrays
 from mirrormax.experiments._work import Work
-from mirrormax.training import TrainConfig
+from mirrormax.nets import load_model
+from mirrormax.pruning import prune
+from mirrormax.training import EpochBatches, TrainConfig, prepare
 
 ABOUT = About("Fig 8: histograms of the attention weights", place=90, seconds=4, revision=2, after="table1")
 CUTS = (0.0, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98)  # shares of the attention weights that are pruned
 # Entries with |w| >= 0.06 of 884,736 in W_K, W_Q and W_V of the model with six blocks: Fig 8's caption, and the output
 # of the authors' real-data/imdb_histogram.ipynb.
-PUBLISHED_LARGE: dict[float, dict[str, int]] = {
-    1.1: {"key": 18206, "query": 13964, "value": 7643},
-    2.0: {"key": 27224, "query": 14654, "value": 10127},
-}
+PUBLISHED_LARGE = {"key": (18206, 27224), "query": (13964, 14654), "value": (7643, 10127)}  # ℓ1.1, ℓ2
 LABELS = {
     "hoyer": "Hoyer index",
     "top_mass": "share of ‖W‖_1 in the top 1 %",
@@ -44,9 +44,9 @@ COUNT = f"entries with |w| ≥ {LARGE:g}"
 
 def run(config: TextConfig, work: Work) -> Arrays:
     """The largest size, as in the paper."""
-    size, finished = run_sizes(config, work, last_only=True)[0]
-    base = config.sizes[-1][1].base
-    tasks = [(base, str(folder), work.data_dir) for each in finished for folder in each.folders]
+    size, sweep = config.sizes[-1]
+    finished = run_sweep(sweep, work)
+    tasks = [(sweep.base, str(folder), work.data_dir) for each in finished for folder in each.folders]
     pruned = iter(work.each(_pruned, tasks, 0.0))
     return {
         "size": np.array(size),
@@ -59,12 +59,6 @@ def run(config: TextConfig, work: Work) -> Arrays:
 
 def _pruned(config: TrainConfig, folder: str, data_dir: Path | None) -> np.ndarray[Any, Any]:
     """The test accuracy of a trained model with each share of its attention weights pruned, the smallest first."""
-    import torch
-
-    from mirrormax.nets import load_model
-    from mirrormax.pruning import prune
-    from mirrormax.training import EpochBatches, prepare
-
     test = prepare(config, data_dir).splits[2]
     batches = [test.__getitems__(indices) for indices in EpochBatches(test.lengths(), 200, seed=None)]
     model = load_model(f"{folder}/last").model.eval()
@@ -78,8 +72,7 @@ def _pruned(config: TrainConfig, folder: str, data_dir: Path | None) -> np.ndarr
 
 
 def measure(data: Arrays) -> Rows:
-    for role in ROLES:
-        least, most = (PUBLISHED_LARGE[p][role] for p in (1.1, 2.0))
+    for role, (least, most) in PUBLISHED_LARGE.items():
         first, second = (data[f"{name}/{role}/large"] for name in ("ℓ2", "ℓ1.1"))
         more = {"column": f"W_{role[0].upper()}", "where": "Fig 8's caption"}
         yield greater(f"{COUNT}: ℓ2 more than ℓ1.1", f"{most - least:+,} of 884,736", first, second, **more)
@@ -107,18 +100,14 @@ def tell(data: Arrays, table: Measured) -> Told:
     words = {MET: "ℓ1.1 makes sparser attention weights than ℓ2", DIFFERS: "ℓ1.1 makes less sparse weights than ℓ2"}
     finding = words.get(row.verdict, "Whether ℓ1.1 or ℓ2 makes sparser attention weights is open here")
     counts = "; ".join(f"{row.column}: {row.ours.rpartition(', ')[0]} under ℓ2" for row in table.rows(COUNT))
+    order = ", ".join(sorted(hoyer, key=lambda name: -hoyer[name]))
+    measured = f"Hoyer index {hoyer['ℓ1.1']:.2f} against {hoyer['ℓ2']:.2f} (1: all weight in one entry)."
+    rests_on = [f"{LABELS[measure]}: ℓ1.1" for measure in ("hoyer", "top_mass")]
     return Told(
         f"{finding}: Hoyer index {row.ours.rpartition(', ')[0]}",
-        "By this index the weights are concentrated in the order "
-        f"{', '.join(sorted(hoyer, key=lambda name: -hoyer[name]))}; the share that left the initial range is another "
-        "matter.",
-        table.claim(
-            "ℓ1.1 gives sparser attention weights than ℓ2",
-            f"Hoyer index {hoyer['ℓ1.1']:.2f} against {hoyer['ℓ2']:.2f} (1: all weight in one entry).",
-            f"{LABELS['hoyer']}: ℓ1.1",
-            f"{LABELS['top_mass']}: ℓ1.1",
-            larger="sparser",
-        ),
+        f"By this index the weights are concentrated in the order {order}; the share that left the initial range is "
+        "another matter.",
+        table.claim("ℓ1.1 gives sparser attention weights than ℓ2", measured, *rests_on, larger="sparser"),
         table.claim(f"ℓ1.1 gives fewer {COUNT} than ℓ2 in W_K, W_Q and W_V", f"{counts}.", COUNT, larger="large"),
     )
 
@@ -130,10 +119,8 @@ def draw(data: Arrays, table: Measured) -> Figure:
     names = data["names"].tolist()
     for k, (ax, role) in enumerate(zip(published, ROLES, strict=True)):
         for place, name in enumerate(names):
-            look, tail, large, entries, largest = (
-                look_of(name),
-                *(data[f"{name}/{role}/{part}"] for part in ("tail", "large", "entries", "largest")),
-            )
+            look, parts = look_of(name), ("tail", "large", "entries", "largest")
+            tail, large, entries, largest = (data[f"{name}/{role}/{part}"] for part in parts)
             ax.stairs(tail, LARGE + WIDTH * np.arange(len(tail) + 1), color=look.colour, linewidth=1.4, label=name)
             ax.plot(largest.max(), 1, look.marker, color=look.colour, markersize=6, clip_on=False)
             at, label = k + (place - (len(names) - 1) / 2) * 0.18, name if k == 0 else None
@@ -141,8 +128,7 @@ def draw(data: Arrays, table: Measured) -> Figure:
         panel(ax, f"{role}: |w| ≥ {LARGE:g}, as published", "|w|, the largest marked", log="y", ylim=(0.5, None))
     published[0].set_ylabel("entries")
     published[0].legend(loc="upper right", fontsize=9)
-    counts.set_xticks(range(len(ROLES)), ROLES)
-    panel(counts, f"{COUNT}, the paper's count", "", "percent")
+    panel(counts, f"{COUNT}, the paper's count", "", "percent", xticks=range(len(ROLES)), xticklabels=ROLES)
     counts.grid(axis="x", visible=False)
     draw_measures(measures, data, ROLES)
     for name in names:

@@ -14,19 +14,20 @@ from pathlib import Path
 
 import numpy as np
 
-from mirrormax._drawing import Axes, Figure, look_of, row_of_axes
+from mirrormax._drawing import Figure, look_of, panel, row_of_axes
 from mirrormax._identity import content_digest
 from mirrormax._statistics import bootstrap_mean, difference, paired_difference, share
 from mirrormax.auditing import METRICS, Reading, read_reviews, score_readings
 from mirrormax.data import Pivot, load_pivots, word_spans
 from mirrormax.experiments import _measurements as make
 from mirrormax.experiments._measurements import About, Arrays, Measured, Measurement, Rows, Told, alone
-from mirrormax.experiments._numbers import interval, number, percent
+from mirrormax.experiments._numbers import estimate, interval, number, percent
 from mirrormax.experiments._sweeps import PROFILES as PROFILES
-from mirrormax.experiments._sweeps import TextConfig, run_sizes
+from mirrormax.experiments._sweeps import TextConfig, run_sweep
 from mirrormax.experiments._sweeps import on_data as on_data
 from mirrormax.experiments._sweeps import sources as training_sources
 from mirrormax.experiments._work import Work
+from mirrormax.nets import load_model
 
 ABOUT = About("Fig 9: attention on the decisive words", place=100, seconds=3, revision=2, after="table1")
 AUTHORS_FILE = "pivots_published.csv"
@@ -80,45 +81,34 @@ def authors_sentences(path: Path) -> tuple[Pivot, ...]:
 
 
 def run(config: TextConfig, work: Work) -> Arrays:
-    size, finished = run_sizes(config, work, last_only=True)[0]
+    size, sweep = config.sizes[-1]
+    finished = run_sweep(sweep, work)
     data: Arrays = {"size": np.array(size), "names": np.array([each.contender.name for each in finished])}
     benchmarks = {"": load_pivots()}
     for path in _authors_file(work.data_dir):
         benchmarks["authors/"] = authors_sentences(path)
     for each in finished:
         name = each.contender.name
+        # A model that diverged in its first epoch reads nothing.
+        trained = [load_model(folder / "model") for folder in each.folders]
+        sound = [each for each in trained if all(weight.isfinite().all() for weight in each.model.parameters())]
+        if not sound:
+            raise ValueError(f"every run of {name} diverged; try smaller step sizes.")
         for prefix, pivots in benchmarks.items():
-            tried = [_readings(folder / "model", pivots) for folder in each.folders]
-            readings = [reading for reading in tried if reading is not None]
-            if not readings:
-                raise ValueError(f"every run of {name} diverged; try smaller step sizes.")
+            texts = [pivot.text for pivot in pivots]
+            readings = [read_reviews(each.model, each.tokenizer, texts) for each in sound]
             runs = [score_readings(each, pivots) for each in readings]
             data[f"{prefix}{name}/correct"] = np.stack([run.correct for run in runs])
             for metric in METRICS:  # (seeds, reviews)
                 data[f"{prefix}{name}/{metric}"] = np.stack([run.scores[metric] for run in runs])
                 data[f"{prefix}{name}/{metric}/chance"] = np.stack([run.chances[metric] for run in runs])
-            if not prefix:
-                data |= _maps(name, readings[0])
+            if not prefix:  # what the maps of the pictured reviews need, their tokens one review after the other
+                shown = [readings[0][i] for i in _chosen()]
+                for key in PER_TOKEN:
+                    data[f"{name}/maps/{key}"] = np.concatenate([np.asarray(getattr(each, key)) for each in shown])
+                data[f"{name}/maps/lengths"] = np.array([len(each.offsets) for each in shown])
+                data[f"{name}/maps/prediction"] = np.array([each.prediction for each in shown])
     return data
-
-
-def _readings(folder: Path, pivots: tuple[Pivot, ...]) -> tuple[Reading, ...] | None:
-    """How a model reads sentences; None if it diverged in its first epoch and so reads nothing."""
-    from mirrormax.nets import load_model
-
-    checkpoint = load_model(folder)
-    if not all(weight.isfinite().all() for weight in checkpoint.model.parameters()):
-        return None
-    return read_reviews(checkpoint.model, checkpoint.tokenizer, [pivot.text for pivot in pivots])
-
-
-def _maps(name: str, readings: tuple[Reading, ...]) -> Arrays:
-    """What the maps of the pictured reviews need: tokens one review after the other, and how many each has."""
-    shown = [readings[i] for i in _chosen()]
-    data: Arrays = {key: np.concatenate([np.asarray(getattr(each, key)) for each in shown]) for key in PER_TOKEN}
-    data["lengths"] = np.array([len(each.offsets) for each in shown])
-    data["prediction"] = np.array([each.prediction for each in shown])
-    return {f"{name}/maps/{key}": value for key, value in data.items()}
 
 
 def maps(data: Arrays) -> tuple[list[Pivot], dict[str, list[Reading]]]:
@@ -158,10 +148,9 @@ def measure(data: Arrays) -> Rows:
 
 def _more(data: Arrays, metric: str, size: float | None, *, above_chance: bool = False, prefix: str = "") -> Rows:
     """ℓ1.1 above ℓ2: decided if it is both over reviews, the runs' mean, and over runs, the reviews' mean."""
-    first, second = (
-        data[f"{prefix}{name}/{metric}"] - (data[f"{prefix}{name}/{metric}/chance"] if above_chance else 0.0)
-        for name in COMPARED
-    )
+    first, second = (data[f"{prefix}{name}/{metric}"] for name in COMPARED)
+    if above_chance:
+        first, second = first - data[f"ℓ1.1/{metric}/chance"], second - data[f"ℓ2/{metric}/chance"]
     over_reviews = paired_difference(first.mean(0), second.mean(0))
     over_runs = difference(first.mean(1), second.mean(1))
     verdicts = {make.decided(gain.low, gain.high) for gain in (over_reviews, over_runs)}
@@ -169,17 +158,14 @@ def _more(data: Arrays, metric: str, size: float | None, *, above_chance: bool =
     if verdict == make.UNDECIDED and size is not None and max(over_reviews.high, over_runs.high) < size:
         verdict = make.SMALLER
     runs = f",{interval(over_runs.low, over_runs.high, sign=True)} over runs" if np.isfinite(over_runs.low) else ""
-    ours = f"{number(over_reviews.mean, 2, sign=True)}{interval(over_reviews.low, over_reviews.high, sign=True)}"
     quantity = f"{BETTER[prefix]}, {LABELS[metric]}{', less chance' if above_chance else ''}"
-    yield replace(
-        alone(quantity, over_reviews, SPLIT if verdict == make.UNDECIDED else make.REASONS.get(verdict, "")),
-        published="more" if size is None else number(size, sign=True),
-        ours=f"{ours} over reviews{runs}",
-        verdict=verdict,
-        source=make.PAPER if size is None else make.NOTEBOOK,
-        where="" if size is None else NOTEBOOK_FILE,
-        target=size,
-    )
+    why = SPLIT if verdict == make.UNDECIDED else make.REASONS.get(verdict, "")
+    ours = f"{estimate(over_reviews, digits=2, sign=True)} over reviews{runs}"
+    row = replace(alone(quantity, over_reviews, why, ours=ours), published="more", verdict=verdict)
+    if size is not None:
+        known = number(size, sign=True)
+        row = replace(row, published=known, target=size, source=make.NOTEBOOK, where=NOTEBOOK_FILE)
+    yield row
     yield alone(f"over runs: {quantity}", over_runs)
 
 
@@ -203,20 +189,16 @@ def tell(data: Arrays, table: Measured) -> Told:
     statement = "ℓ1.1's attention selects the decisive words better than gradient descent's"
     measured = f"Decisive words get {first} of the attention under ℓ1.1, {second} under ℓ2."
     claim = table.claim(statement, measured, "ℓ1.1 above ℓ2", larger="decisive")
+    # Met if every score agrees; differs if none does and at least half say the opposite; else undecided.
+    verdicts = [row.verdict for row in table.rows("ℓ1.1 above ℓ2")]
+    opposite = make.MET not in verdicts and 2 * verdicts.count(make.DIFFERS) >= len(verdicts)
+    verdict = make.MET if set(verdicts) == {make.MET} else make.DIFFERS if opposite else make.UNDECIDED
     return Told(
         f"{words}: {number(100 * (gain.value or 0.0), 2, sign=True)} points of it",
         f"It is {first} and {second} of the [CLS] query's attention on the text of {len(load_pivots())} short reviews, "
         "which we wrote and marked.",
-        replace(claim, verdict=_majority([row.verdict for row in table.rows("ℓ1.1 above ℓ2")])),
+        replace(claim, verdict=verdict),
     )
-
-
-def _majority(verdicts: list[str]) -> str:
-    """Met if every score agrees; differs if none does and at least half say the opposite; else undecided."""
-    if set(verdicts) == {make.MET}:
-        return make.MET
-    opposite = make.MET not in verdicts and 2 * verdicts.count(make.DIFFERS) >= len(verdicts)
-    return make.DIFFERS if opposite else make.UNDECIDED
 
 
 def draw(data: Arrays, table: Measured) -> Figure:
@@ -225,37 +207,28 @@ def draw(data: Arrays, table: Measured) -> Figure:
     for ax, metric in zip(axes, SHOWN, strict=False):
         rows = table.rows(LABELS[metric])
         for place, row in enumerate(rows):
-            (mean, low, high), look = _ends(row), look_of(row.column)
+            (mean, low, high), look = np.array([row.value, row.low, row.high], float), look_of(row.column)
             ax.errorbar(place, mean, [[mean - low], [high - mean]], fmt=look.marker, color=look.colour, capsize=4)
             chance = table.values(f"{row.quantity}: by chance", row.column)[0]
             ax.hlines(chance, place - 0.3, place + 0.3, color="0.4", linestyle=":", linewidth=1.6)
-        ax.set(xticks=range(len(rows)), xticklabels=[row.column for row in rows], ylim=(0, None))
-        ax.set_xlim(-0.6, len(rows) - 0.4)
-        ax.set_title(LABELS[metric], fontsize=10)
+        ax.set_xticks(range(len(rows)), [row.column for row in rows])
+        panel(ax, LABELS[metric], xlim=(-0.6, len(rows) - 0.4), ylim=(0, None))
     axes[0].plot([], [], color="0.4", linestyle=":", label="chance")
     axes[0].legend(fontsize=8, loc="lower right")
-    _differences(axes[-1], table)
-    return fig
-
-
-def _ends(row: Measurement) -> list[float]:
-    """A number and the ends of its interval; NaN where there is none."""
-    return [np.nan if each is None else each for each in (row.value, row.low, row.high)]
-
-
-def _differences(ax: Axes, table: Measured) -> None:
-    """ℓ1.1 − ℓ2, over reviews and over runs, and what the paper has."""
+    ax = axes[-1]
     kinds = (("", "reviews", -0.12, "black"), ("over runs: ", "runs", 0.12, "0.55"))
     for kind, name, shift, colour in kinds:
         for place, metric in enumerate(SHOWN):
-            mean, low, high = _ends(table.rows(f"{kind}{BETTER['']}, {LABELS[metric]}")[0])
+            row = table.rows(f"{kind}{BETTER['']}, {LABELS[metric]}")[0]
+            mean, low, high = np.array([row.value, row.low, row.high], float)
             ax.plot([low, high], [place + shift] * 2, color=colour, linewidth=2.4, solid_capstyle="butt")
             ax.plot(mean if np.isfinite(low) else np.nan, place + shift, "o", color=colour, markersize=5)
         ax.plot([], [], color=colour, linewidth=2.4, label=f"95 %, over {name}")
-    at, gap = SHOWN.index("scaled"), PUBLISHED[1.1] - PUBLISHED[2.0]
-    ax.plot(gap, at, "*", color="#762A83", markersize=12, linestyle="none", label="published")
+    gap = PUBLISHED[1.1] - PUBLISHED[2.0]
+    ax.plot(gap, SHOWN.index("scaled"), "*", color="#762A83", markersize=12, linestyle="none", label="published")
     ax.axvline(0, color="black", linewidth=0.8)
-    ax.set(yticks=range(len(SHOWN)), yticklabels=["share", "paper's score", "hit@1"], ylim=(len(SHOWN) - 0.4, -0.6))
-    ax.set_title("ℓ1.1 − ℓ2, paired by review", fontsize=10)
+    ax.set_yticks(range(len(SHOWN)), ["share", "paper's score", "hit@1"])
+    panel(ax, "ℓ1.1 − ℓ2, paired by review", ylim=(len(SHOWN) - 0.4, -0.6))
     ax.locator_params(axis="x", nbins=4)
     ax.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.1))  # inside it would lie on intervals
+    return fig

@@ -59,15 +59,10 @@ def run(config: Config, work: Work) -> Arrays:
     short = work.each(_short, [(config, p, lr) for p, lr, _ in cases if p < 2], share=0.1)
     plain = work.each(_plain, [(config, p) for p in config.p], share=0.2)
     values = work.each(_values, [(config, p, lr, mode) for p, _, lr in cases for mode in MODES], share=0.3)
-    return {
-        "p": np.array(config.p),
-        "steps": log_grid(config.steps, config.points),
-        **stacked(fixed, *each),
-        **stacked(plain, prefix="plain_"),
-        "short": np.array([np.nan if p >= 2 else short.pop(0) for p in config.p]),
-        **stacked(three, prefix="three_"),
-        **stacked(values, *each, prefix="values_"),
-    }
+    data: Arrays = {"p": np.array(config.p), "steps": log_grid(config.steps, config.points)}
+    data |= stacked(fixed, *each) | stacked(plain, prefix="plain_")
+    data["short"] = np.array([np.nan if p >= 2 else short.pop(0) for p in config.p])
+    return data | stacked(three, prefix="three_") | stacked(values, *each, prefix="values_")
 
 
 def _problems(config: Config) -> tuple[Any, Any, Any, Any, Any]:
@@ -98,12 +93,16 @@ def _three(config: Config, p: float, lr: float) -> Arrays:
     run = simulate_heads(X, y, z, V, p=p, lr=lr, steps=config.steps, W0=W0, record=2, options=LAST)
     W, margin = _own_svm(X, z, run, p)
     known = np.isfinite(margin)
-    outputs = np.take_along_axis(X[:, None], run.alpha[..., None, None], 3)[..., 0, :] @ np.swapaxes(V, -1, -2)
-    offset = outputs.sum(1, keepdims=True) - outputs
-    of_heads: Any = {"X": X[:, None], "y": y[:, None], "z": z[:, None], "V": V, "alpha": run.alpha, "offset": offset}
-    local = is_locally_optimal(**of_heads, W=np.where(known[..., None, None], W, 1.0)).optimal
+    outputs = _chosen(X, run) @ np.swapaxes(V, -1, -2)
+    given: Any = {"offset": outputs.sum(1, keepdims=True) - outputs, "W": np.where(known[..., None, None], W, 1.0)}
+    local = is_locally_optimal(X[:, None], y[:, None], z[:, None], V=V, alpha=run.alpha, **given).optimal
     settled = run.log_rest[-1].max((-2, -1)) < SETTLED
     return {"settled": settled, "local": (local & known).all(-1), "D": run.divergence_to(W)[-1].max(-1)}
+
+
+def _chosen(X: Any, run: Trajectory) -> Floats:
+    """The tokens (runs, heads, n, d) that each head selects."""
+    return np.take_along_axis(X[:, None], run.alpha[..., None, None], 3)[..., 0, :]
 
 
 def _short(config: Config, p: float, lr: float) -> float:
@@ -117,26 +116,21 @@ def _short(config: Config, p: float, lr: float) -> float:
 def _plain(config: Config, p: float) -> Arrays:
     """m_h‖W_h‖, the leads in logits, after plain steps from zero: as they are, and with a small second readout."""
     X, y, z, V, _ = (part[: config.problems] for part in _problems(config))
-    norms = {}
-    for name, scale in (("leads", 1.0), ("small", SCALE)):
-        factor = np.where(np.arange(config.heads) == config.heads - 1, scale, 1.0)[:, None, None]
-        settings: Any = {"p": p, "lr": config.plain_lr, "steps": config.plain, "normalize": None, "record": 2}
-        run = simulate_heads(X, y, z, factor * V, **settings)
-        norms[name] = run.norm[-1] * _own_svm(X, z, run, p)[1]
-    return norms
+    settings: Any = {"p": p, "lr": config.plain_lr, "steps": config.plain, "normalize": None, "record": 2}
+    small = V.copy()
+    small[:, -1] *= SCALE
+    runs = {"leads": simulate_heads(X, y, z, V, **settings), "small": simulate_heads(X, y, z, small, **settings)}
+    return {name: run.norm[-1] * _own_svm(X, z, run, p)[1] for name, run in runs.items()}
 
 
 def _values(config: Config, p: float, lr: float, mode: Any) -> Arrays:
     """D of the trained readouts to the SVM of both heads together, and to the least largest norm of a head."""
-    X, y, z, V, W0 = _problems(config)
-    half = slice(config.problems, None)  # from zero the heads would stay alike
+    X, y, z, V, W0 = (part[config.problems :] for part in _problems(config))  # from zero the heads would stay alike
     settings: Any = {"p": p, "lr": lr, "steps": config.steps, "normalize": mode, "record": 2, "options": LAST}
-    run = simulate_heads(X[half], y[half], z[half], 0 * V[half], W0=W0[half], train_readout=True, **settings)
+    run = simulate_heads(X, y, z, 0 * V, W0=W0, train_readout=True, **settings)
     v = (run.V[-1, :, :, 1] - run.V[-1, :, :, 0]).reshape(config.problems, -1)
-    chosen = np.take_along_axis(X[half][:, None], run.alpha[..., None, None], 3)[..., 0, :]
-    labels = 2 * y[half] - 1
-    points = np.moveaxis(chosen, 1, 2).reshape(config.problems, config.n, -1)
-    together = lp_svm(points, labels, p=p).v
+    chosen, labels = _chosen(X, run), 2 * y - 1
+    together = lp_svm(np.moveaxis(chosen, 1, 2).reshape(config.problems, config.n, -1), labels, p=p).v
     largest, gaps = zip(*(_least_largest(labels[k, :, None] * chosen[k], p) for k in range(len(v))), strict=True)
     return {
         "together": np.asarray(directional_divergence(together, v, p, dim=-1)),
@@ -151,24 +145,20 @@ def _least_largest(rows: Floats, p: float) -> tuple[Floats, float]:
 
     Dual: min Σ_h ‖A_hᵀλ‖_q over the simplex; v_h is where ‖A_hᵀλ‖_q has its gradient.
     """
-    q = p / (p - 1)
+    q, n = p / (p - 1), rows.shape[1]
 
-    def parts(weights: Floats) -> tuple[Floats, Floats]:
+    def parts(weights: Floats) -> tuple[Any, Floats, Floats]:
+        """Σ_h ‖A_hᵀλ‖_q, its gradient, which is the margins, and v."""
         pulls = np.einsum("hnd,n->hd", rows, weights)
         norms = np.linalg.norm(pulls, q, axis=-1)
-        scaled = np.abs(pulls) / norms[:, None]
-        return norms, np.sign(pulls) * scaled ** (q - 1)
+        v = np.sign(pulls) * (np.abs(pulls) / norms[:, None]) ** (q - 1)
+        return norms.sum(), np.einsum("hnd,hd->n", rows, v), v
 
-    def value(weights: Floats) -> tuple[float, Floats]:
-        norms, v = parts(weights)
-        return float(norms.sum()), np.einsum("hnd,hd->n", rows, v)
-
-    n = rows.shape[1]
     simplex = {"type": "eq", "fun": lambda weights: weights.sum() - 1, "jac": lambda weights: np.ones(n)}
     settings: Any = {"bounds": [(0, 1)] * n, "constraints": [simplex], "options": {"ftol": 1e-15, "maxiter": 500}}
-    optimum = optimize.minimize(value, np.full(n, 1 / n), jac=True, method="SLSQP", **settings)
-    upper, margins = value(optimum.x)
-    return parts(optimum.x)[1].ravel(), 1 - margins.min() / upper
+    optimum = optimize.minimize(lambda x: parts(x)[:2], np.full(n, 1 / n), jac=True, method="SLSQP", **settings)
+    upper, margins, v = parts(optimum.x)
+    return v.ravel(), 1 - margins.min() / upper
 
 
 def _law(data: Arrays, k: int, m: int, power: float) -> float:
@@ -185,29 +175,27 @@ def _nearer(data: Arrays, k: int, m: int) -> Any:
 
 
 def measure(data: Arrays) -> Rows:
-    for k, p in enumerate(data["p"].tolist()):
-        column = f"p = {p:g}"
+    for k, p in enumerate(data["p"]):
         for m, (mode, said) in enumerate(MODES.items()):
-            yield most(f"{REACH}, {said}", data["D"][k, m, :, :, -1].max(-1) < NEAR, 0.9, BEFORE, column=column)
+            yield most(f"{REACH}, {said}", data["D"][k, m, :, :, -1].max(-1) < NEAR, 0.9, BEFORE, column=p)
             quantity = f"trained readouts nearer to {LIMITS[mode]}, {said}"
-            yield most(quantity, _nearer(data, k, m), 0.9, BEFORE, column=column)
-            yield alone(f"median D of all heads side by side, {said}", median(data["whole"][k, m]), column=column)
+            yield most(quantity, _nearer(data, k, m), 0.9, BEFORE, column=p)
+            yield alone(f"median D of all heads side by side, {said}", median(data["whole"][k, m]), column=p)
             # Per head, norms are equal; together, norm × margin is.
             law, other = (EQUAL, PRODUCT) if m == 0 else (PRODUCT, EQUAL)
-            yield at_most(f"{law}, {said}", LAW, _law(data, k, m, m), BEFORE, column=column)
-            yield alone(f"{other}, {said}", _law(data, k, m, 1 - m), column=column)
+            yield at_most(f"{law}, {said}", LAW, _law(data, k, m, m), BEFORE, column=p)
+            yield alone(f"{other}, {said}", _law(data, k, m, 1 - m), column=p)
         if np.isfinite(data["short"][k]):
             quantity = f"{EQUAL}, {MODES['tensor']}, steps 1/{SHORT_STEPS} as long"
-            yield at_most(quantity, LAW, float(data["short"][k]), SHORT, column=column, late=True)
+            yield at_most(quantity, LAW, float(data["short"][k]), SHORT, column=p, late=True)
         small, leads = (data[name][k][:, 0] - data[name][k][:, -1] for name in ("plain_small", "plain_leads"))
         lag, expected = median(small - leads), float(np.log(1 / SCALE))
         quantity = f"lag of a head with a readout of {SCALE:g} the size, plain steps, in logits"
-        criterion, holds = f"{expected:.1f} ± {LAG:g}", abs(lag - expected) <= LAG
-        yield threshold(quantity, criterion, lag, holds, BEFORE, column=column)
+        yield threshold(quantity, f"{expected:.1f} ± {LAG:g}", lag, abs(lag - expected) <= LAG, BEFORE, column=p)
         settled, local, D = (data[f"three_{name}"][k] for name in ("settled", "local", "D"))
         quantity = "three classes: settled runs whose heads"
-        yield most(f"{quantity} are locally optimal given each other", local[settled], column=column)
-        yield most(f"{quantity} all end below D = {NEAR:g}", D[settled] < NEAR, column=column)
+        yield most(f"{quantity} are locally optimal given each other", local[settled], column=p)
+        yield most(f"{quantity} all end below D = {NEAR:g}", D[settled] < NEAR, column=p)
     yield alone(f"share of all heads that end below D = {NEAR:g}", float(np.mean(data["D"][..., -1] < NEAR)))
 
 

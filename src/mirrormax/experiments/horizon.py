@@ -1,10 +1,8 @@
 """Potentials that are no power of a norm: to whose attention SVM do weights converge?
 
 Derived in :mod:`mirrormax.theory.horizon`: that of the norm which ψ looks like from afar, ℓp for SquaredLp(p), ℓ2 for
-ElasticNet, whose ℓ1 part is lost, and ℓ1 for Hypentropy. A solution in ℓ1 need not be unique, so directions are not
-compared. What is measured is the *shortfall* of a run in the ℓr norm, 1 − (smallest lead of W/‖W‖_r)/(largest margin of
-any W), which is 0 exactly at the solutions of the ℓr attention SVM; in the potential's own norm it should vanish, and
-be less than in any other.
+ElasticNet, whose ℓ1 part is lost, and ℓ1 for Hypentropy. A solution in ℓ1 need not be unique, so that margins are
+compared: a run's shortfall (``WHY``) should vanish in the potential's own norm, and be less than in any other.
 """
 
 from __future__ import annotations
@@ -50,7 +48,7 @@ class Config(Problems):
 
     @property
     def share(self) -> Any:
-        """The shares of the steps that are recorded."""
+        """Of the steps, where they are recorded."""
         return np.geomspace(0.5 ** (self.records - 1), 1.0, self.records)
 
 
@@ -62,13 +60,13 @@ PROFILES = {
 
 def run(config: Config, work: Work) -> Arrays:
     """Shortfalls (potentials, norms, records, problems) at shares of the steps, and each potential's own norm."""
-    tasks = list(zip([config] * len(POTENTIALS), POTENTIALS.values(), config.steps, config.lr, strict=True))
+    given = zip(POTENTIALS.values(), config.steps, config.lr, strict=True)
     return {
         "potentials": np.array(list(POTENTIALS)),
         "norms": np.array(NORMS),
         "horizon": np.array([potential.horizon for potential in POTENTIALS.values()]),
         "share": config.share,
-        "shortfall": np.stack(work.each(_shortfalls, tasks)),
+        "shortfall": np.stack(work.each(_shortfalls, [(config, *each) for each in given])),
     }
 
 
@@ -78,20 +76,13 @@ def _shortfalls(config: Config, potential: Potential, steps: int, lr: float) -> 
     return np.stack([run.margins(r if r > 1 else "l1").shortfall[-config.records :] for r in NORMS])
 
 
-def each(data: Arrays) -> list[tuple[str, float, Any, Any]]:
-    """Every potential: its name, horizon r, shortfall in ℓr (records, problems) and in all norms."""
-    names, horizons, norms = (data[name].tolist() for name in ("potentials", "horizon", "norms"))
-    parts = zip(names, horizons, data["shortfall"], strict=True)
-    return [(name, r, shortfall[norms.index(r)], shortfall) for name, r, shortfall in parts]
-
-
 def measure(data: Arrays) -> Rows:
     norms = data["norms"].tolist()
-    for name, r, own, shortfall in each(data):
-        ends = np.maximum(shortfall[:, -1], LEAST)
-        others = finite(np.log(np.delete(ends, norms.index(r), 0).min(0) / ends[norms.index(r)]))
+    for name, r, shortfall in zip(data["potentials"].tolist(), data["horizon"], data["shortfall"], strict=True):
+        own, ends = norms.index(r), np.maximum(shortfall[:, -1], LEAST)
+        others = finite(np.log(np.delete(ends, own, 0).min(0) / ends[own]))
         yield at_least(LEAD, f"ℓ{r:g}: above 0", 0.0, others, why=WHY, column=name, source=OURS)
-        end, half = (median(own[at]) for at in (-1, len(own) // 2))
+        end, half = (median(shortfall[own, at]) for at in (-1, shortfall.shape[1] // 2))
         criterion, holds = f"below {percent(BELOW)} and falling", end < BELOW and end < half
         yield threshold(SHORT_OF, criterion, end, holds, WHY, column=name, late=True)
         for norm, values in zip(norms, shortfall[:, -1], strict=True):
@@ -99,7 +90,8 @@ def measure(data: Arrays) -> Rows:
 
 
 def tell(data: Arrays, table: Measured) -> Told:
-    ends = [f"{percent(table.values(SHORT_OF, name)[0], 1)} ({name}, ℓ{r:g})" for name, r, *_ in each(data)]
+    rows = zip(table.rows(SHORT_OF), data["horizon"], strict=True)
+    ends = [f"{percent(row.value or 0.0, 1)} ({row.column}, ℓ{r:g})" for row, r in rows]
     leads = table.values(LEAD)
     return Told(
         f"{sum(lead > 0 for lead in leads)} of {len(leads)} potentials end nearest to the SVM of their horizon",
@@ -111,11 +103,10 @@ def tell(data: Arrays, table: Measured) -> Told:
 def draw(data: Arrays, table: Measured) -> Figure:
     """Shortfall over the run in each norm, one panel for each potential, its own norm thick."""
     fig, axes = row_of_axes(len(data["potentials"]), width=12, height=3.4)
-    for ax, (name, horizon, _, shortfall) in zip(axes, each(data), strict=True):
-        for r, values in zip(data["norms"].tolist(), shortfall, strict=True):
-            width = 2.8 if r == horizon else 1.2
+    for ax, name, horizon, shortfall in zip(axes, data["potentials"], data["horizon"], data["shortfall"], strict=True):
+        for r, values in zip(data["norms"], shortfall, strict=True):
             middle = np.maximum(np.nanmedian(values, -1), LEAST)
-            curve(ax, data["share"], middle, r, label=f"ℓ{r:g}", linewidth=width)
+            curve(ax, data["share"], middle, r, label=f"ℓ{r:g}", linewidth=2.8 if r == horizon else 1.2)
         panel(ax, f"{name}: ℓ{horizon:g}", "share of the steps", log="xy", ylim=(4e-3, 3))
     axes[0].set_ylabel("shortfall of the margin")
     axes[0].legend(loc="lower left", fontsize=9, title="in the norm", title_fontsize=9)

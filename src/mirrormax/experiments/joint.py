@@ -45,12 +45,10 @@ def _runs(config: Config, p: float, lr: float) -> Arrays:
     problem = config.batch()
     X, y, z = problem.X, problem.y, problem.z
     settings: Any = {"train_readout": True, "record": 2, "options": LAST}
-    run = simulate(X, y, z, np.zeros_like(problem.v), p=p, lr=lr, steps=config.steps, **settings)
-    alpha = run.alpha
-    excess = np.asarray(label_excess(X, y, alpha, p=p))
-    ratio = run.readout_norm[-1] / run.norm[-1]
-    plain = att_svm(X, z, alpha, p=p, throw=False)
-    relaxed = joint_limit(X, y, z, alpha, p=p, ratio=ratio, excess=excess, throw=False)
+    run = simulate(X, y, z, 0 * problem.v, p=p, lr=lr, steps=config.steps, **settings)
+    excess, ratio = np.asarray(label_excess(X, y, run.alpha, p=p)), run.readout_norm[-1] / run.norm[-1]
+    plain = att_svm(X, z, run.alpha, p=p, throw=False)
+    relaxed = joint_limit(X, y, z, run.alpha, p=p, ratio=ratio, excess=excess, throw=False)
     return {
         "plain": np.asarray(run.divergence_to(solved(plain))[-1]),
         "relaxed": np.asarray(run.divergence_to(solved(relaxed))[-1]),
@@ -72,15 +70,15 @@ def measure(data: Arrays) -> Rows:
     part = share(won)
     ours = f"{won.sum()} of {won.size} [{part.low:.2f}, {part.high:.2f}]"
     yield above(RELAXED, "above a half", 0.5, part, MORE_OFTEN, ours=ours, source=OURS)
-    for k, p in enumerate(data["p"].tolist()):
-        column, chosen = f"p = {p:g}", off[k] & settled[k]
+    for k, p in enumerate(data["p"]):
+        chosen = off[k] & settled[k]
         if chosen.any():
             why = f"{int(chosen.sum())} settled runs off the label margin; the threshold was set before the runs."
             relaxed, plain = (median(data[name][k][chosen]) for name in ("relaxed", "plain"))
-            yield at_most("median D to the relaxed SVM", THRESHOLD, relaxed, why, column=column)
-            yield alone("median D to the attention SVM", plain, column=column)
-        yield alone("runs off the label margin; settled", f"{off[k].sum()}; {settled[k].sum()}", column=column)
-        yield alone("median ‖v‖/‖W‖", median(data["ratio"][k]), column=column)
+            yield at_most("median D to the relaxed SVM", THRESHOLD, relaxed, why, column=p)
+            yield alone("median D to the attention SVM", plain, column=p)
+        yield alone("runs off the label margin; settled", f"{off[k].sum()}; {settled[k].sum()}", column=p)
+        yield alone("median ‖v‖/‖W‖", median(data["ratio"][k]), column=p)
     on = ~off & settled & np.isfinite(data["plain"])
     if on.any():
         quantity = f"median D to the attention SVM where every sample is a label support vector, {on.sum()} runs"

@@ -1,24 +1,19 @@
-"""Two layers, and K and Q at p ≠ 2: one conjecture that holds up, and one guess that does not.
+"""Two layers, and K and Q at p ≠ 2: one conjecture that holds up, and one guess that does not (docs/math/layers.md).
 
 **Two layers with a residual.** X¹_i = X_i + σ(X_i W_1 X_iᵀ) X_i row by row (row t attends with its own query x_it), and
-f_i = vᵀX¹_iᵀσ(X¹_i W_2 z_i). Let α_i be the token that layer 2 selects and β_i(t) that of row t in layer 1. What is
-conjectured, for steps normalised by the norm of both gradients together:
+f_i = vᵀX¹_iᵀσ(X¹_i W_2 z_i). Layer 2 selects token α_i, row t of layer 1 token β_i(t), which is taken from the run.
+Conjectured is that W_2 converges to the attention SVM of layer 1's output, and W_1 not to that of the rows that layer 2
+reads, alone, since the others need leads of the order of a logarithm, which in the direction is ≥ 0:
 
-- W_2 converges to the attention SVM of layer 1's output, tokens X¹, queries z, selection α;
-- W_1 does **not** converge to the attention SVM of the rows that layer 2 reads, tokens X_i, query x_iα, selection
-  β_i(α_i), alone. The other rows need leads of the order of a logarithm only, which in the direction is ≥ 0:
+    (rows)   min ‖W_1‖_p   s.t.   (x_{iβ_i(t)} − x_iτ)ᵀ W_1 x_it ≥ 1 for row t = α_i, ≥ 0 for the others.
 
-      (rows)   min ‖W_1‖_p   s.t.   row α_i: ≥ 1;   rows t ≠ α_i: (x_{iβ_i(t)} − x_iτ)ᵀ W_1 x_it ≥ 0.
-
-β is taken from the run: this explains where a run ends, not which β it chooses.
-
-**K and Q.** At p = 2, W = KQᵀ converges to the attention SVM of least nuclear norm (``nuclear``). The same guess at
-p = 3 is refuted: the run stays away from it.
+**K and Q.** At p = 2, W = KQᵀ converges to the attention SVM of least nuclear norm (``nuclear``), and at p = 3 not.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import nan
 from typing import Any
 
 import numpy as np
@@ -30,7 +25,7 @@ from mirrormax._statistics import finite, median
 from mirrormax.dynamics import SimulationOptions, simulate
 from mirrormax.experiments._measurements import OURS, About, Arrays, Measured, Rows, Told, alone, at_least, at_most
 from mirrormax.experiments._numbers import number
-from mirrormax.experiments._trials import PARTS, Problems, by_p, log_grid, max_margin, sphere_problems
+from mirrormax.experiments._trials import PARTS, Problems, by_p, log_grid, max_margin
 from mirrormax.experiments._work import Work
 from mirrormax.geometry import Lp, directional_divergence
 from mirrormax.svm import att_svm
@@ -120,31 +115,23 @@ def forward(X: Tensor, z: Tensor, v: Tensor, W: Tensor) -> tuple[Tensor, Tensor,
 def _ends(X: Tensor, z: Tensor, W: Tensor, alpha: Tensor, beta: Tensor, p: float) -> dict[str, float]:
     """D of both layers to the SVMs of what was selected; NaN where one has no solution."""
     n, T, d = X.shape
-    rows = torch.arange(n)
+    rows, selected = torch.arange(n), torch.arange(T) == alpha.unsqueeze(1)
     inner = X + X.gather(1, beta.unsqueeze(-1).expand_as(X))  # both attentions settled
     # Two tokens that attend to each other become the same one, which no weights tell apart.
-    same = (inner - inner[rows, alpha].unsqueeze(1)).norm(dim=-1) < 1e-9
-    mask = ~same | (torch.arange(T) == alpha.unsqueeze(1))
-    solutions = {
-        "second": att_svm(inner, z, alpha, p=p, mask=mask, throw=False),
-        "alone": att_svm(X, X[rows, alpha], beta[rows, alpha], p=p, throw=False),
-    }
-    sides = (torch.arange(T) == alpha.unsqueeze(1)).double().reshape(n * T, 1).expand(n * T, T)
-    every = X.unsqueeze(1).expand(n, T, T, d).reshape(n * T, T, d)
-    solutions["rows"] = att_svm(every, X.reshape(n * T, d), beta.reshape(n * T), p=p, rhs=sides, throw=False)
-    own = {"second": W[1], "alone": W[0], "rows": W[0]}
-    return {
-        name: float(directional_divergence(solution.W, own[name], p)) if bool(solution.optimal) else float("nan")
-        for name, solution in solutions.items()
-    }
+    mask = ((inner - inner[rows, alpha].unsqueeze(1)).norm(dim=-1) >= 1e-9) | selected
+    second = att_svm(inner, z, alpha, p=p, mask=mask, throw=False)
+    alone = att_svm(X, X[rows, alpha], beta[rows, alpha], p=p, throw=False)
+    every, sides = X.unsqueeze(1).expand(n, T, T, d).flatten(0, 1), selected.double().reshape(-1, 1).expand(-1, T)
+    relaxed = att_svm(every, X.flatten(0, 1), beta.flatten(), p=p, rhs=sides, throw=False)
+    ends = {"second": (second, W[1]), "alone": (alone, W[0]), "rows": (relaxed, W[0])}
+    return {name: float(directional_divergence(svm.W, w, p)) if svm.optimal else nan for name, (svm, w) in ends.items()}
 
 
 def _factors(config: Config, p: float) -> np.ndarray[Any, Any]:
     """D₂ of W = KQᵀ to the nuclear-norm SVM of what the run selects, (records, problems)."""
-    problem = sphere_problems(range(config.seed, config.seed + config.problems), 4, 5, 6)
-    start = config.factors_start * np.random.default_rng(config.seed).standard_normal((2, config.problems, 6, 6))
-    grid = log_grid(config.factors_steps, config.points)
-    options = SimulationOptions(factors=(start[0], start[1]))
+    problem = Problems(4, 5, 6, config.seed, config.problems).batch()
+    K, Q = config.factors_start * np.random.default_rng(config.seed).standard_normal((2, config.problems, 6, 6))
+    grid, options = log_grid(config.factors_steps, config.points), SimulationOptions(factors=(K, Q))
     run = simulate(problem, p=p, lr=0.1, steps=config.factors_steps, record=grid, options=options)
     return np.asarray(directional_divergence(max_margin(problem, run.alpha, norm="nuclear"), run.W, 2))
 
@@ -162,14 +149,12 @@ def stays_away(data: Arrays) -> Any:
 
 def measure(data: Arrays) -> Rows:
     for p in data["p"].tolist():
-        column = f"p = {p:g}"
-        yield at_most(SECOND, NEAR, median(data[f"second/{p:g}"]), column=column)
-        yield at_least(FIRST, "above 0", 0.0, nearer(data, p), why=WHY, column=column, source=OURS)
+        yield at_most(SECOND, NEAR, median(data[f"second/{p:g}"]), column=p)
+        yield at_least(FIRST, "above 0", 0.0, nearer(data, p), why=WHY, column=p, source=OURS)
         for name in ("alone", "rows"):
-            yield alone(f"median D, {LAYERS[name]}", median(data[f"{name}/{p:g}"]), column=column)
+            yield alone(f"median D, {LAYERS[name]}", median(data[f"{name}/{p:g}"]), column=p)
     for p in data["factors_p"].tolist():
-        end = median(data[f"factors/{p:g}"][-1])
-        yield alone(f"{FACTORS}: median D to the nuclear-norm SVM", end, column=f"p = {p:g}")
+        yield alone(f"{FACTORS}: median D to the nuclear-norm SVM", median(data[f"factors/{p:g}"][-1]), column=p)
     yield at_least(AWAY, "above 0", 0.0, stays_away(data), source=OURS)
 
 
@@ -194,10 +179,9 @@ def draw(data: Arrays, table: Measured) -> Figure:
         axes[0].plot(alone, rows, **style)
         axes[1].plot(np.full(len(second), float(p)), second, **style)
     axes[0].plot([1e-6, 1], [1e-6, 1], color="0.5", linestyle="--", linewidth=1)
-    options: dict[str, Any] = {"log": "xy", "legend": "best", "xlim": (1e-4, 1), "ylim": (1e-4, 1), "aspect": "equal"}
-    panel(
-        axes[0], "below the line, (rows) is nearer", "layer 1: D to the SVM of the rows read", "D to (rows)", **options
-    )
+    axes[0].set(xlim=(1e-4, 1), ylim=(1e-4, 1), aspect="equal")
+    labels = "below the line, (rows) is nearer", "layer 1: D to the SVM of the rows read", "D to (rows)"
+    panel(axes[0], *labels, log="xy", legend="best")
     axes[1].axhline(NEAR, color="0.5", linestyle="--", linewidth=1)
     axes[1].margins(x=0.2)
     panel(axes[1], "layer 2, and our threshold", "p", "D to the SVM of layer 1's output", log="y", xticks=data["p"])

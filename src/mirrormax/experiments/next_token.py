@@ -47,24 +47,20 @@ def run(config: Config, work: Work) -> Arrays:
     """D to the graph SVM without (p, records, problems) and with cycles, and there max|BW − β| too."""
     tasks = [(config, k, seed) for k in range(len(config.p)) for seed in range(config.problems)]
     arrays = stacked(work.each(_problem, tasks), len(config.p), config.problems)
-    return {
-        "p": np.array(config.p),
-        "steps": log_grid(config.steps, config.points),
-        "plain_steps": log_grid(config.plain, config.points),
-        **{name: np.moveaxis(array, 1, 2) for name, array in arrays.items()},
-    }
+    grids = {"steps": log_grid(config.steps, config.points), "plain_steps": log_grid(config.plain, config.points)}
+    arrays = {name: np.moveaxis(array, 1, 2) for name, array in arrays.items()}
+    return {"p": np.array(config.p), **grids, **arrays}
 
 
 def _problem(config: Config, k: int, seed: int) -> Arrays:
     p, arrays = config.p[k], {}
-    for name, cyclic in (("acyclic", False), ("cyclic", True)):
-        E, samples = random_text(config, cyclic, seed)
-        answer = graph_svm(E, samples, p=p)
-        length, lr = (config.plain, config.plain_lr[k]) if cyclic else (config.steps, config.lr[k])
-        settings: Any = {"normalize": None if cyclic else "tensor", "record": log_grid(length, config.points)}
-        run = simulate_next_token(E, samples, p=p, lr=lr, steps=length, **settings)
+    normalised: Any = ("acyclic", config.steps, config.lr[k], "tensor")
+    for name, steps, lr, normalize in (normalised, ("cyclic", config.plain, config.plain_lr[k], None)):
+        E, samples = random_text(config, name == "cyclic", seed)
+        answer, grid = graph_svm(E, samples, p=p), log_grid(steps, config.points)
+        run = simulate_next_token(E, samples, p=p, lr=lr, steps=steps, normalize=normalize, record=grid)
         arrays[name] = np.array([float(directional_divergence(answer.W, W, p)) for W in run.W])
-        if cyclic:
+        if name == "cyclic":
             last, y, x = answer.graph.edges[answer.graph.within].T
             odds = np.einsum("md,rde,me->rm", E[y] - E[x], run.W, E[last])
             arrays["odds"] = np.abs(odds - answer.odds[answer.graph.within]).max(-1)
@@ -89,13 +85,12 @@ def random_text(config: Config, cyclic: bool, seed: int) -> tuple[Any, list[Samp
 def measure(data: Arrays) -> Rows:
     early = int(np.searchsorted(data["plain_steps"], data["plain_steps"][-1] / 10))
     for p, acyclic, cyclic, odds in zip(*(data[name] for name in ("p", "acyclic", "cyclic", "odds")), strict=True):
-        column, largest = f"p = {p:g}", float(acyclic[-1].max())
-        yield threshold(ACYCLIC, f"below {NEAR:g}", largest, largest < NEAR, column=column)
+        largest = float(acyclic[-1].max())
+        yield threshold(ACYCLIC, f"below {NEAR:g}", largest, largest < NEAR, column=p)
         why = "Plain steps; the threshold was set before the runs."
-        yield at_most(LUCE, ODDS, float(odds[-1].max()), why, column=column)
-        falls = cyclic[-1] < cyclic[early]
-        yield most("runs with cycles whose D falls over the last nine tenths", falls, column=column)
-        yield alone("median D with cycles", median(cyclic[-1]), column=column)
+        yield at_most(LUCE, ODDS, float(odds[-1].max()), why, column=p)
+        yield most("runs with cycles whose D falls over the last nine tenths", cyclic[-1] < cyclic[early], column=p)
+        yield alone("median D with cycles", median(cyclic[-1]), column=p)
 
 
 def tell(data: Arrays, table: Measured) -> Told:

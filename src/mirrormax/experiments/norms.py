@@ -1,9 +1,7 @@
 """Which solution does an optimizer choose? The attention SVM of the norm in which its steps are steepest.
 
 **Conjecture.** Steepest descent in a norm, W⁺ = W − ηD with D = argmax{⟨∇L, D⟩ : ‖D‖ ≤ 1}, converges to the
-attention SVM of that norm, for the tokens it selects. For linear models it is proved: sign descent and Adam, ℓ∞ (Zhang,
-Zou and Cao 2024); spectral descent and Muon, the spectral norm (Fan, Schmidt and Thrampoulidis 2025). For attention we
-know of no proof. What else is predicted here, and why, is derived in docs/math/norms.md.
+attention SVM of that norm, for the tokens it selects. docs/math/norms.md derives it, and all else that is predicted.
 
 Solutions in these norms need not be unique, so that margins are compared and not directions: the *shortfall* of W in a
 norm is 1 − (smallest lead of W/‖W‖)/(margin of the attention SVM). Written before the first run:
@@ -12,9 +10,7 @@ norm is 1 − (smallest lead of W/‖W‖)/(margin of the attention SVM). Writte
   and ``NEAREST_OF`` in at least ``NEAREST`` of the runs. Random directions that select the same tokens must not pass.
 - A rule that fails is **slow** if its shortfall at the end is at most ``FALLING`` of what it was at a third of the
   steps, it **stops short** if that is at least ``STILL``, and between the two nothing is known.
-- Adam's second moments forget no faster than β₂^k, so that its steps shrink until gradients fall no faster than the
-  root of that: the smallest lead of Adam without ε, at the usual β₂, **grows by −½ log β₂ a step**, up to a share of
-  ``SPEED``, if steps of full length would make it grow faster.
+- The smallest lead of Adam without ε, at the usual β₂, **grows by −½ log β₂ a step**, up to a share of ``SPEED``.
 - Weight decay λ bounds ‖W‖ by 1/λ: a run **ends on that ball** if in the median ⟨−∇L, W⟩ is at least ``ALIGNED`` of its
   largest value there, ‖∇L‖_*/λ, the condition of Karush, Kuhn and Tucker for min L on the ball.
 """
@@ -45,7 +41,7 @@ ABOUT = About("Which solution does an optimizer choose?", place=280, seconds=45,
 LP = {"l1.5": 1.5, "l2": 2.0}  # the norms that have a p
 NORMS = ("l1", "l1.5", "l2", "linf", "spectral", "nuclear", "rows-max", "k-support")
 NEAREST_OF = ("l1", "l2", "linf", "spectral", "nuclear")
-SAID = {"l1": "ℓ1", "l1.5": "ℓ1.5", "l2": "ℓ2", "linf": "ℓ∞"}
+SAID = dict(zip(NORMS, NORMS, strict=True)) | {"l1": "ℓ1", "l1.5": "ℓ1.5", "l2": "ℓ2", "linf": "ℓ∞"}
 BELOW = 0.05
 NEAREST = 0.9
 FALLING, STILL = 0.7, 0.95
@@ -190,8 +186,7 @@ def run(config: Config, work: Work) -> Arrays:
         "shortfall": np.stack(shortfall),
         "growth": np.stack([part["growth"] for part in done.values()]),
         "decays": np.array(decays),
-        "aligned": np.stack([done[name]["aligned"] for name in decays]),
-        "radius": np.stack([done[name]["radius"] for name in decays]),
+        **{key: np.stack([done[name][key] for name in decays]) for key in ("aligned", "radius")},
     }
 
 
@@ -209,8 +204,11 @@ def _train(config: Config, name: str) -> dict[str, Arrays]:
         directions = run.W[run.steps >= config.steps // 2]
         W = (directions / np.linalg.norm(directions, axis=(-2, -1), keepdims=True)).mean(0)
         leads[name + AVERAGED] = _leads(config, problem, np.stack([W] * len(grid)), run.alpha)
-    if way.decay:
-        leads[name] |= _on_the_ball(problem, run.W[last[-1]], way)
+    if way.decay:  # ⟨−∇L, W⟩ and ‖W‖ at the end, (runs,), over the largest that ‖W‖ ≤ 1/λ allows
+        W = run.W[last[-1]]
+        g = np.asarray(gradient(problem, W=W))
+        aligned = -way.decay * (g * W).sum((-2, -1)) / Norm(way.norm, W.shape[-2:]).duals(g)
+        leads[name] |= {"aligned": aligned, "radius": way.decay * sizes(W, way.norm)}
     return leads
 
 
@@ -230,19 +228,11 @@ def sizes(W: Floats, norm: str) -> Floats:
     return Norm(norm, W.shape[-2:], kept(W.shape[-1])).sizes(W).reshape(W.shape[:-2])
 
 
-def _on_the_ball(problem: Problem[Floats], W: Floats, way: Way) -> Arrays:
-    """⟨−∇L, W⟩ and ‖W‖ at the end, (runs,), over the largest that ‖W‖ ≤ 1/λ allows."""
-    g = np.asarray(gradient(problem, W=W))
-    dual = Norm(way.norm, W.shape[-2:]).duals(g)
-    return {"aligned": -way.decay * (g * W).sum((-2, -1)) / dual, "radius": way.decay * sizes(W, way.norm)}
-
-
 def _margins(config: Config, rows: Any, norm: str) -> Floats:
     """The largest margin in a norm for each row (problem, tokens), NaN where no weights select these tokens."""
-    problem = config.drawn(rows[:, 0].tolist())
-    settings: Any = {"p": LP[norm]} if norm in LP else {"norm": norm}
+    which: Any = {"p": LP[norm]} if norm in LP else {"norm": norm}
     k = kept(config.d) if norm == "k-support" else None
-    solution = att_svm(problem, rows[:, 1:], k=k, throw=False, **settings)
+    solution = att_svm(config.drawn(rows[:, 0].tolist()), rows[:, 1:], k=k, throw=False, **which)
     return np.where(solution.optimal, solution.margin, np.nan)
 
 
@@ -259,7 +249,8 @@ def _control(config: Config) -> Arrays:
         lead = np.einsum("ntd,rde,ne->rnt", offsets[k], drawn, z[k])
         lead[:, np.arange(config.n), alpha[k]] = np.inf
         good = np.flatnonzero(lead.min((1, 2)) > 0)
-        W[k] = drawn[good[0]] if len(good) else 0.0
+        if len(good):
+            W[k] = drawn[good[0]]
     return _leads(config, problem, np.stack([W] * len(config.grid)), alpha)
 
 
@@ -284,9 +275,8 @@ def measure(data: Arrays) -> Rows:
             yield alone(f"{SHORTFALL}, {rule}", middle, column=norm)
     for rule, aligned, radius in zip(data["decays"].tolist(), data["aligned"], data["radius"], strict=True):
         least, way = float(np.median(aligned)), WAYS[rule]  # NaN if any run diverged
-        quantity, criterion = f"{rule}: {BALL} of the {_said(way.norm)} norm", f"at least {number(ALIGNED)}"
-        why = "⟨−∇L, W⟩ over its largest value, median."
-        yield threshold(quantity, criterion, least, least >= ALIGNED, why, late=way.late)
+        quantity, why = f"{rule}: {BALL} of the {SAID[way.norm]} norm", "⟨−∇L, W⟩ over its largest value, median."
+        yield threshold(quantity, f"at least {number(ALIGNED)}", least, least >= ALIGNED, why, late=way.late)
         yield alone(f"{rule}: λ‖W‖, median", median(radius))
     growth, law = float(np.median(data["growth"][rules.index(ADAM)])), -0.5 * float(np.log(Adam().betas[1]))
     criterion, holds = f"{number(law)} ± {percent(SPEED)}", abs(growth - law) <= SPEED * law
@@ -302,32 +292,24 @@ def _judged(data: Arrays, rule: str, ends: Any) -> Measurement:
     known = ends[:, np.isfinite(ends).all(0)]
     others = [NORMS.index(norm) for norm in NEAREST_OF if norm != own]
     first = known[NORMS.index(own)] < known[others].min(0)
-    end = shortfalls(data, rule)[own]
-    left = end / shortfalls(data, rule, at=steps.index(steps[-1] // 3))[own]
-    holds = bool(end < BELOW and first.mean() >= NEAREST)
+    end, before = (shortfalls(data, rule, at=at)[own] for at in (-1, steps.index(steps[-1] // 3)))
+    left, holds = end / before, bool(end < BELOW and first.mean() >= NEAREST)
     speed = "slow" if left <= FALLING else "stops short" if left >= STILL else "slow, or stops short"
+    why = f"{number(left, 2)} of what it was at a third of the steps{'' if holds else f': {speed}'}."
     criterion = f"below {percent(BELOW)}, nearest in {percent(NEAREST)}"
     ours = f"{percent(end, 1)}, nearest in {first.sum()} of {first.size}"
-    why = f"{number(left, 2)} of what it was at a third of the steps{'' if holds else f': {speed}'}."
-    quantity = f"{rule}: {TURNS} {_said(own)}"
+    quantity = f"{rule}: {TURNS} {SAID[own]}"
     return threshold(quantity, criterion, ours, holds, why, late=WAYS[rule].late, value=end)
 
 
-def _said(norm: str) -> str:
-    return SAID.get(norm, norm)
-
-
 def tell(data: Arrays, table: Measured) -> Told:
-    def rule(row: Measurement) -> str:
-        return row.quantity.split(":")[0]
-
     judged = [row for row in table if TURNS in row.quantity]
     failed = [
-        f"{rule(row)} ({row.ours.split(',')[0]}, {row.why.split(': ')[-1].rstrip('.')})"
+        f"{row.quantity.split(':')[0]} ({row.ours.split(',')[0]}, {row.why.split(': ')[-1].rstrip('.')})"
         for row in judged
         if row.verdict != MET
     ]
-    ended = [f"{rule(row)} {row.ours}" for row in table if BALL in row.quantity]
+    ended = [f"{row.quantity.split(':')[0]} {row.ours}" for row in table if BALL in row.quantity]
     return Told(
         f"{len(judged) - len(failed)} of {len(judged)} rules converge to the solution of the norm predicted for them",
         f"After {data['steps'][-1]} steps these have not: {', '.join(failed) or 'none'}. With weight decay ⟨−∇L, W⟩ "
@@ -349,10 +331,9 @@ def draw(data: Arrays, table: Measured) -> Figure:
     ends = np.array([list(shortfalls(data, rule).values()) for rule in every])
     right.imshow(np.log10(np.clip(ends, 1e-3, 1)), cmap=colour_map(RAMP[::-1]), vmin=-2.5, vmax=0, aspect="auto")
     for (i, j), end in np.ndenumerate(ends):
-        weight = "bold" if NORMS[j] == own_norm(every[i]) else "normal"
-        place: Any = {"ha": "center", "va": "center", "color": "white" if end < 0.06 else "black"}
-        right.text(j, i, f"{end:.3f}", fontsize=6.5, fontweight=weight, **place)
-    right.set_xticks(range(len(NORMS)), [_said(norm) for norm in NORMS], fontsize=6)
+        weight, colour = "bold" if NORMS[j] == own_norm(every[i]) else "normal", "white" if end < 0.06 else "black"
+        right.text(j, i, f"{end:.3f}", fontsize=6.5, fontweight=weight, ha="center", va="center", color=colour)
+    right.set_xticks(range(len(NORMS)), SAID.values(), fontsize=6)
     right.set_yticks(range(len(every)), every, fontsize=7)
     right.grid(visible=False)
     return fig

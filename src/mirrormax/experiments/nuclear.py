@@ -56,10 +56,8 @@ def run(config: Config, work: Work) -> Arrays:
 def _block(config: Config, piece: tuple[int, ...]) -> Arrays:
     problem = config.drawn(piece)
     noise = np.random.default_rng((config.seed, piece[0])).standard_normal((2, len(piece), config.d, config.d))
-    starts: dict[str, dict[str, Any]] = {
-        "factors": {"options": SimulationOptions(factors=(config.start * noise[0], config.start * noise[1]))},
-        "whole": {"W0": config.start**2 * noise[0] @ noise[1].mT},
-    }
+    options = SimulationOptions(factors=(config.start * noise[0], config.start * noise[1]))
+    starts: Any = {"factors": {"options": options}, "whole": {"W0": config.start**2 * noise[0] @ noise[1].mT}}
     grid, arrays = log_grid(config.steps, config.points), {}
     for way, start in starts.items():
         run = simulate(problem, p=2, lr=config.lr, steps=config.steps, record=grid, **start)
@@ -111,11 +109,13 @@ def draw(data: Arrays, table: Measured) -> Figure:
     """D to both SVMs over the steps for both ways of training, and the rank."""
     fig, axes = row_of_axes(3, width=11, height=3.5)
     steps = data["steps"][1:]
-    looks = {"nuclear": ("#762A83", "-"), "frobenius": (look_of(2).colour, "--")}
+    styles: Any = {
+        "nuclear": {"color": "#762A83", "linestyle": "-"},
+        "frobenius": {"color": look_of(2).colour, "linestyle": "--"},
+    }
     for ax, (way, title), dashes in zip(axes, WAYS.items(), ("-", "--"), strict=False):
-        for norm, (colour, line) in looks.items():
+        for norm, style in styles.items():
             D = data[f"{way}/{norm}"][1:]
-            style: dict[str, Any] = {"color": colour, "linestyle": line}
             ax.plot(steps, D, linewidth=0.6, alpha=0.35, **style)
             ax.plot(steps, np.nanmedian(D, 1), linewidth=2.2, label=NORMS[norm], **style)
         panel(ax, title, "step", log="xy")

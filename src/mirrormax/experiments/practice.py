@@ -10,8 +10,7 @@ Goals, written before the first run (nats; a point of accuracy counts as .1 nats
 
 1. dense, MirrorAdamW's default is at most .005 behind AdamW;
 2. with ``sparsity=.8`` the target is at most .05 behind dense AdamW;
-3. at 80 % it is ahead of every opponent;
-4. at 90 % it is ahead of every opponent.
+3. and 4. at 80 % and at 90 % it is ahead of every opponent.
 
 A goal is met if the 95 % interval of the paired difference lies on its side, missed if on the other, else undecided. A
 training has settled if validation falls by less than .01 within its last tenth.
@@ -19,7 +18,6 @@ training has settled if validation falls by less than .01 within its last tenth.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from itertools import product
@@ -28,7 +26,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from mirrormax._drawing import Figure, grid_of_axes
+from mirrormax._drawing import Figure, grid_of_axes, panel
 from mirrormax._statistics import Estimate, mean
 from mirrormax.experiments import _measurements as make
 from mirrormax.experiments._measurements import OURS, About, Arrays, Measured, Measurement, Rows, Told, alone
@@ -75,11 +73,10 @@ class Unit:
         return f"{number.mean:{places}}{ends}".replace("-", "−")
 
 
-UNITS = {
+UNITS = {  # by what the epochs of a task are chosen by
     "loss": Unit("nats", "nats", "nats per byte (less is better)", -1, 1.0, 3, per_nat=1.0),
     "accuracy": Unit("points", "percent right", "percent right", 1, 100.0, 1, per_nat=10.0),
 }
-"""By what the epochs of a task are chosen by."""
 
 
 @dataclass(frozen=True)
@@ -107,28 +104,13 @@ PAT = (("torchao pat", METHODS["torchao pat"].trials),) if find_spec("torchao") 
 LANGUAGE = Task("language model", TEXT, 800, 250, EVERYBODY + PAT)
 SHORT_REVIEWS = Task("reviews", replace(REVIEWS, data="reviews"), 1000, 400, SIX)
 STUDY = Config((LANGUAGE, SHORT_REVIEWS))
-WHOLE = Config(
-    (
-        LANGUAGE,
-        SHORT_REVIEWS,
-        Task("IMDb", REVIEWS, 3000, 1000, SIX),
-        Task("CIFAR-10", IMAGES, 6000, 1000, FURTHER),
-        Task("language model, 4 x longer", replace(TEXT, train_limit=8000), 3200, 250, LONGER),
-    )
-)
+ON_IMDB, ON_CIFAR = Task("IMDb", REVIEWS, 3000, 1000, SIX), Task("CIFAR-10", IMAGES, 6000, 1000, FURTHER)
+FOUR_TIMES = Task("language model, 4 x longer", replace(TEXT, train_limit=8000), 3200, 250, LONGER)
+WHOLE = Config((LANGUAGE, SHORT_REVIEWS, ON_IMDB, ON_CIFAR, FOUR_TIMES))
 BUILT_IN = Config((replace(LANGUAGE, base=replace(TEXT, data="reviews"), rows=100, methods=EVERYBODY),))
-QUICK = Config(
-    (
-        Task(
-            "language model",
-            replace(TEXT, data="reviews", train_limit=200, dim=32, hidden=64),
-            40,
-            20,
-            tuple((name, trials[:1]) for name, trials in EVERYBODY),
-            seeds=2,
-        ),
-    )
-)
+SMALL_TEXT = replace(TEXT, data="reviews", train_limit=200, dim=32, hidden=64)
+ONCE = tuple((name, trials[:1]) for name, trials in EVERYBODY)
+QUICK = Config((Task("language model", SMALL_TEXT, 40, 20, ONCE, seeds=2),))
 PROFILES = {"quick": QUICK, "small": STUDY, "paper": WHOLE}
 
 
@@ -145,18 +127,18 @@ def sources(config: Config, data_dir: Path | None) -> dict[str, str]:
 
 def run(config: Config, work: Work) -> Arrays:
     """Tune with seed 0, choose, train with all seeds; trainings are kept under ``work.runs`` and not done twice."""
-    data: Arrays = {
-        "tasks": np.array([task.name for task in config.tasks]),
-        "units": np.array([task.base.chosen_by for task in config.tasks]),
-        "shares": np.array(SHARES),
-    }
-    part = 1 / len(config.tasks)
+    units = [task.base.chosen_by for task in config.tasks]
+    data: Arrays = {"tasks": np.array([task.name for task in config.tasks]), "units": np.array(units)}
+    data["shares"] = np.array(SHARES)
+
+    def outcomes(jobs: list[Job], share: float) -> dict[Job, dict[str, Any]]:
+        tasks = [(job, work.runs, work.data_dir) for job in jobs]
+        return dict(zip(jobs, work.each(kept, tasks, share / len(config.tasks)), strict=True))
+
     for task in config.tasks:
-        trials = _trials(task)
-        tuned = dict(zip(trials, _run_all(trials, work, 0.6 * part), strict=True))
+        tuned = outcomes(_trials(task), 0.6)
         chosen = _chosen(task, tuned)
-        finals = _finals(task, chosen)
-        results = tuned | dict(zip(finals, _run_all(finals, work, 0.4 * part), strict=True))
+        results = tuned | outcomes(_finals(task, chosen), 0.4)
         data |= {f"{task.name}/{name}": value for name, value in _gathered(task, tuned, chosen, results).items()}
     return data
 
@@ -224,10 +206,6 @@ def _said(job: Job) -> str:
     return f"lr {job.lr:g}, {job.knob}"
 
 
-def _run_all(jobs: Sequence[Job], work: Work, share: float) -> list[dict[str, Any]]:
-    return work.each(kept, [(job, work.runs, work.data_dir) for job in jobs], share)
-
-
 def _tasks(data: Arrays) -> list[tuple[str, Unit]]:
     return [(task, UNITS[unit]) for task, unit in zip(data["tasks"].tolist(), data["units"].tolist(), strict=True)]
 
@@ -262,11 +240,11 @@ def measure(data: Arrays) -> Rows:
                 quantity = f"{task}: {unit.word} behind dense AdamW, {_named(goal)}"
                 row = alone(quantity, gap, why, column=name, ours=unit.printed(gap, "+"))
                 yield replace(row, published=f"≤ {bound:g}", verdict=verdict, source=OURS)
-        for goal, name in product(GOALS[1:] if OURS_IS in methods else (), methods):
-            if name != OURS_IS:
-                ahead = mean(unit.behind(tests[name, goal], tests[OURS_IS, goal]))
-                quantity = f"{task}: {unit.word} by which the target is ahead, {_named(goal)}"
-                yield make.above(quantity, "> 0", 0.0, ahead, column=name, ours=unit.printed(ahead, "+"), source=OURS)
+        opponents = [name for name in methods if name != OURS_IS] if OURS_IS in methods else []
+        for goal, name in product(GOALS[1:], opponents):
+            ahead = mean(unit.behind(tests[name, goal], tests[OURS_IS, goal]))
+            quantity = f"{task}: {unit.word} by which the target is ahead, {_named(goal)}"
+            yield make.above(quantity, "> 0", 0.0, ahead, column=name, ours=unit.printed(ahead, "+"), source=OURS)
 
 
 def _named(goal: float) -> str:
@@ -324,10 +302,9 @@ def draw(data: Arrays, table: Measured) -> Figure:
             (lines[name],) = ax.plot(shares[known], values[known], linewidth=3 if name == OURS_IS else 1.2, **style)
         best = unit.sign * np.nanmax(unit.sign * curves, 0)
         ax.plot(shares, best, "o", markersize=14, fillstyle="none", color="#3D3D3D")
-        if len(tasks) > 1:
-            winners = [f"{_best_of(table, task, unit, goal, 1)} at {percent(goal)}" for goal in GOALS[1:]]
-            ax.set_title("\n".join([task, *winners]), fontsize=10)
-        ax.set(xlabel="zeros in the matrices, percent", ylabel=unit.axis)
+        winners = [f"{_best_of(table, task, unit, goal, 1)} at {percent(goal)}" for goal in GOALS[1:]]
+        title = "\n".join([task, *winners]) if len(tasks) > 1 else ""
+        panel(ax, title, "zeros in the matrices, percent", unit.axis)
         if unit.sign > 0:  # ten points at least, or the noise of three seeds fills the panel
             ax.set_ylim(min(best.max() - 10, ax.get_ylim()[0]), best.max() + 1)
         else:

@@ -1,8 +1,7 @@
 """What p does to attention weights: one problem, one optimizer, three potentials.
 
-The paper's setting (n = 6 sequences of T = 8 tokens in d = 10 dimensions, all uniform on the unit
-sphere), trained by normalised ℓp mirror descent through ``MirrorDescent`` and autograd, as any model
-would be. Saved: the final weights, and on the way the loss and the attention on the selected token.
+The paper's setting (n = 6 sequences of T = 8 tokens in d = 10 dimensions, all uniform on the unit sphere), trained by
+normalised ℓp mirror descent through ``MirrorDescent`` and autograd, as any model would be.
 """
 
 from __future__ import annotations
@@ -39,14 +38,11 @@ def run(config: Config, work: Work) -> Arrays:
 
 
 def _train(config: Config, p: float) -> Arrays:
-    generator = torch.Generator().manual_seed(config.seed)
-
-    def sphere(*shape: int) -> torch.Tensor:
-        return functional.normalize(torch.randn(*shape, generator=generator, dtype=torch.float64), dim=-1)
-
-    X, z, v = sphere(config.n, config.T, config.d), sphere(config.n, config.d), sphere(config.d)
-    y = torch.randint(2, (config.n,), generator=generator).double() * 2 - 1
-    model = Attention(config.d, readout=v, dtype=torch.float64)
+    n, T, d, generator = config.n, config.T, config.d, torch.Generator().manual_seed(config.seed)
+    drawn = (torch.randn(shape, generator=generator, dtype=torch.float64) for shape in ((n, T, d), (n, d), (d,)))
+    X, z, v = (functional.normalize(each, dim=-1) for each in drawn)
+    y = torch.randint(2, (n,), generator=generator).double() * 2 - 1
+    model = Attention(d, readout=v, dtype=torch.float64)
     optimizer = MirrorDescent(model.parameters(), lr=config.lr, p=p, normalize="tensor")
     losses, selected = [], []
     for _ in range(config.steps):
@@ -67,10 +63,9 @@ def entries_for_mass(W: Any, share: float) -> int:
 
 def measure(data: Arrays) -> Rows:
     for p, W, loss, attention in zip(*(data[name] for name in ("p", "W", "loss", "attention")), strict=True):
-        column, entries = f"p = {p:g}", float(entries_for_mass(W, 0.9))
-        yield alone(f"entries of {W.size} with 90 % of the weight", entries, column=column)
-        yield alone("final loss", float(loss[-1]), column=column)
-        yield alone("attention on the selected token", float(attention[-1]), column=column)
+        yield alone(f"entries of {W.size} with 90 % of the weight", float(entries_for_mass(W, 0.9)), column=p)
+        yield alone("final loss", float(loss[-1]), column=p)
+        yield alone("attention on the selected token", float(attention[-1]), column=p)
 
 
 def tell(data: Arrays, table: Measured) -> Told:

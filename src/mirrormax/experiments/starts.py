@@ -10,7 +10,7 @@ import numpy as np
 from mirrormax._drawing import Figure, look_of, panel, row_of_axes
 from mirrormax._statistics import share
 from mirrormax.dynamics import simulate, warm_start
-from mirrormax.experiments._measurements import LATE, About, Arrays, Measured, Measurement, Rows, Told, above, alone
+from mirrormax.experiments._measurements import LATE, About, Arrays, Measured, Rows, Told, above, alone
 from mirrormax.experiments._numbers import percent
 from mirrormax.experiments._trials import LAST, Problems, some, stacked
 from mirrormax.experiments._work import Work
@@ -42,13 +42,9 @@ PROFILES = {"quick": replace(Config(), basin_problems=12), "paper": replace(Conf
 def run(config: Config, work: Work) -> Arrays:
     """Whether each run ended with all globally optimal tokens: (p, starts, problems) and (p, mu, runs)."""
     warm = [f"{method}, lead {lead:g}" for method in ("Hebbian", "SVM") for lead in config.leads]
-    return {
-        "p": np.array(config.p),
-        "starts": np.array(["zero", "N(0, 1)", "one gradient step", *warm]),
-        "mu": np.array(config.mu),
-        "lead": np.array(config.basin_lead),
-        **stacked(work.each(_runs, [(config, k) for k in range(len(config.p))])),
-    }
+    data: Arrays = {"p": np.array(config.p), "starts": np.array(["zero", "N(0, 1)", "one gradient step", *warm])}
+    data |= {"mu": np.array(config.mu), "lead": np.array(config.basin_lead)}
+    return data | stacked(work.each(_runs, [(config, k) for k in range(len(config.p))]))
 
 
 def _runs(config: Config, k: int) -> Arrays:
@@ -75,18 +71,16 @@ def _runs(config: Config, k: int) -> Arrays:
 
 
 def measure(data: Arrays) -> Rows:
-    def judged(quantity: str, hits: Any, column: str) -> Measurement:
-        return above(quantity, f"over {percent(HIGH)}", HIGH, share(hits), INTERVAL, column=column, source=LATE)
-
-    for k, p in enumerate(data["p"].tolist()):
-        column, names = f"p = {p:g}", data["starts"].tolist()
-        for name, hits in zip(names[:-1], data["best"][k], strict=False):
-            yield alone(f"{BEST}, {name}", share(hits), column=column)
-        yield judged(f"{BEST}, {names[-1]}", data["best"][k][-1], column)
-        near = data["basin"][k][data["mu"] <= 0.2]
-        yield judged(f"{BEST}, divergence of at most 0.2 at a lead of {data['lead']:g}", near, column)
-        for mu, hits in zip(data["mu"].tolist(), data["basin"][k], strict=True):
-            yield alone(f"{BEST}, divergence {mu:g}", share(hits), column=column)
+    names = data["starts"].tolist()
+    for p, best, basin in zip(data["p"], data["best"], data["basin"], strict=True):
+        for name, hits in zip(names[:-1], best, strict=False):
+            yield alone(f"{BEST}, {name}", share(hits), column=p)
+        near = f"divergence of at most 0.2 at a lead of {data['lead']:g}"
+        for name, hits in ((names[-1], best[-1]), (near, basin[data["mu"] <= 0.2])):
+            criterion = f"over {percent(HIGH)}"
+            yield above(f"{BEST}, {name}", criterion, HIGH, share(hits), INTERVAL, column=p, source=LATE)
+        for mu, hits in zip(data["mu"], basin, strict=True):
+            yield alone(f"{BEST}, divergence {mu:g}", share(hits), column=p)
 
 
 def tell(data: Arrays, table: Measured) -> Told:
@@ -105,12 +99,11 @@ def draw(data: Arrays, table: Measured) -> Figure:
     fig, (left, right) = row_of_axes(2, width=10, height=3.8, ratios=[1.4, 1.0])
     names = data["starts"].tolist()
     for k, p in enumerate(data["p"]):
-        for ax, x, hits in (
-            (left, np.arange(len(names)) + 0.15 * (k - 1), data["best"][k]),
-            (right, data["mu"] * 1.04 ** (k - 1), data["basin"][k]),
-        ):
+        best = left, np.arange(len(names)) + 0.15 * (k - 1), data["best"][k]
+        basin = right, data["mu"] * 1.04 ** (k - 1), data["basin"][k]
+        for ax, x, hits in (best, basin):
             middle, low, high = np.array([tuple(share(h).to_dict().values()) for h in hits]).T
-            style = look_of(float(p)).style(linestyle="", label=f"p = {p:g}")
+            style = look_of(p).style(linestyle="", label=f"p = {p:g}")
             ax.errorbar(x, middle, [middle - low, high - middle], **style)
     left.set_xticks(range(len(names)), names, rotation=30, ha="right")
     panel(left, "", "", "share with all best tokens", ylim=(0, 1.05))

@@ -63,7 +63,11 @@ def run(config: Config, work: Work) -> Arrays:
 
 def _train(config: Config, p: float, multiple: float) -> tuple[float, float]:
     """The step size, and the test accuracy after training; 0 if the loss left the finite numbers."""
-    images, labels = _digits(config.seed)
+    from sklearn.datasets import load_digits
+
+    pixels, labels = load_digits(return_X_y=True)
+    order = torch.randperm(len(pixels), generator=torch.Generator().manual_seed(config.seed))
+    images, labels = torch.tensor(pixels, dtype=torch.float32).view(-1, 8, 8)[order] / 16, torch.tensor(labels)[order]
     torch.manual_seed(config.seed)
     model = RowReader(config.width)
     lr = multiple * equivalent_lr([param for param in model.parameters() if param.ndim > 1], config.lr, p)
@@ -81,22 +85,12 @@ def _train(config: Config, p: float, multiple: float) -> tuple[float, float]:
         return lr, float((model(images[cut:]).argmax(1) == labels[cut:]).double().mean())
 
 
-def _digits(seed: int) -> tuple[Tensor, Tensor]:
-    from sklearn.datasets import load_digits
-
-    images, labels = load_digits(return_X_y=True)
-    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
-    pixels = torch.tensor(images, dtype=torch.float32).view(-1, 8, 8) / 16
-    return pixels[order], torch.tensor(labels)[order]
-
-
 def measure(data: Arrays) -> Rows:
     rule = int(np.abs(np.log(data["multiples"])).argmin())  # multiple 1
     for p, accuracies in zip(data["p"], data["accuracy"], strict=True):
-        column = f"p = {p:g}"
-        yield alone(AT_RULE, float(accuracies[rule]), column=column)
-        yield alone("… at the best multiple tried", float(accuracies.max()), column=column)
-        yield alone("the best multiple", float(data["multiples"][int(accuracies.argmax())]), column=column)
+        yield alone(AT_RULE, float(accuracies[rule]), column=p)
+        yield alone("… at the best multiple tried", float(accuracies.max()), column=p)
+        yield alone("the best multiple", float(data["multiples"][int(accuracies.argmax())]), column=p)
 
 
 def tell(data: Arrays, table: Measured) -> Told:

@@ -48,10 +48,7 @@ class Config(Problems):
     random_starts: int = 2
 
 
-PROFILES = {
-    "quick": Config(),
-    "paper": replace(Config(), problems=20, radii=25, largest=1e5, random_starts=4),
-}
+PROFILES = {"quick": Config(), "paper": replace(Config(), problems=20, radii=25, largest=1e5, random_starts=4)}
 
 
 def run(config: Config, work: Work) -> Arrays:
@@ -79,21 +76,21 @@ def measure(data: Arrays) -> Rows:
     R, apart = f"{data['radii'][-1]:g}", data["alone/log_excess"] - data["log_excess"]
     # Where the search without the SVM came as low, and where lower, so that the SVM did not lead to the minimiser.
     low, under = apart <= AS_LOW, apart < -AS_LOW
-    for k, (p, D, residual) in enumerate(zip(data["p"].tolist(), data["D"], data["residual"], strict=True)):
-        column, quantity, largest = f"p = {p:g}", f"{LARGEST} at R = {R}, {len(D)} problems", float(D[:, -1].max())
+    for k, (p, D, residual) in enumerate(zip(data["p"], data["D"], data["residual"], strict=True)):
+        quantity, largest = f"{LARGEST} at R = {R}, {len(D)} problems", float(D[:, -1].max())
         holds = bool(largest < BELOW and not under[k, :, -1].any())
         if residual[:, -1].max() > MINIMISER:
-            yield alone(f"{quantity}, no minimiser found", largest, NO_MINIMISER, column=column)
+            yield alone(f"{quantity}, no minimiser found", largest, NO_MINIMISER, column=p)
         else:
             criterion = f"below {number(BELOW)}, and no lower risk elsewhere"
-            yield threshold(quantity, criterion, largest, holds, LIMIT, column=column, late=True)
+            yield threshold(quantity, criterion, largest, holds, LIMIT, column=p, late=True)
         for r in (0, -1):
-            yield alone(f"median D at R = {data['radii'][r]:g}", median(D[:, r]), column=column)
-        yield alone(f"{OTHER} as low, share of points", float(low[k].mean()), STARTS, column=column)
-        yield alone(f"{OTHER} lower, share of points", float(under[k].mean()), column=column)
+            yield alone(f"median D at R = {data['radii'][r]:g}", median(D[:, r]), column=p)
+        yield alone(f"{OTHER} as low, share of points", float(low[k].mean()), STARTS, column=p)
+        yield alone(f"{OTHER} lower, share of points", float(under[k].mean()), column=p)
         found_alone = np.where(low[k, :, -1], data["alone/D"][k, :, -1], 0.0).max()
-        yield alone(f"largest D at R = {R} where it comes as low", float(found_alone), column=column)
-        yield alone("largest first-order residual on the path", float(residual.max()), RESIDUAL, column=column)
+        yield alone(f"largest D at R = {R} where it comes as low", float(found_alone), column=p)
+        yield alone("largest first-order residual on the path", float(residual.max()), RESIDUAL, column=p)
 
 
 def tell(data: Arrays, table: Measured) -> Told:

@@ -3,7 +3,6 @@
 Plain ℓp-AttGD from starts at a stated divergence and norm, around the attention SVM of tokens α. Three groups of α: the
 globally optimal ones; ones that a run of training ended with and that are locally, not globally, optimal; and as a
 control ones that are not locally optimal, of which the theorems say nothing and the derivation says that runs leave.
-The theorems' own cone is out of reach (Theorem 4 tells how far), so these are wider and nearer cones.
 
 A plain step changes the dual, of size ‖W‖^{p−1}, by η‖∇L‖: at p = 6 and norm 8, a step of 1 moves nothing in 10,000
 steps, and rounding of D then decides who "comes nearer" (the control did, in 6 of 20 runs). So η is 8^{p−2} for p > 2.
@@ -27,8 +26,8 @@ from mirrormax.experiments._work import Work
 from mirrormax.theory import boundary_starts, step_size_ok
 
 ABOUT = About("Theorems 2 and 3: norms grow, directions converge", place=125, seconds=7, revision=1)
-GROUPS = ("global", "local", "neither")
 NAMES = {"global": "globally optimal", "local": "locally optimal only", "neither": "not locally optimal"}
+GROUPS = tuple(NAMES)
 GROWS = "Theorem 2: runs whose norm grows at every record"
 NEARER = "Theorem 3: runs that keep α and come nearer in the last decade of steps; control"
 WIDER = "From cones wider and norms smaller than the theorems', whose own no run can start in and move."
@@ -52,45 +51,46 @@ class Case:
         return f"{self.p:g}-{self.radius:g}"
 
 
+CASES = (Case(1.1), Case(1.1, radius=30.0), Case(1.75), Case(2.0), Case(3.0, lr=8.0), Case(6.0, lr=8.0**4))
+
+
 @dataclass(frozen=True)
 class Config(Problems):
-    cases: tuple[Case, ...] = (
-        Case(1.1),
-        Case(1.1, radius=30.0),
-        Case(1.75),
-        Case(2.0),
-        Case(3.0, lr=8.0),
-        Case(6.0, lr=8.0**4),
-    )
+    cases: tuple[Case, ...] = CASES
     steps: int = 10_000
     divergence: float = 0.1
     search: int = 3000  # steps of the runs that look for locally optimal tokens
     points: int = 40
     checked: int = 2  # runs whose step size is held against Remark 1
 
+    @property
+    def grid(self) -> Any:
+        """Recorded steps, each with its successor, which Remark 1 is about."""
+        grid = log_grid(self.steps, self.points)
+        return np.union1d(grid, grid[:-1] + 1)
+
 
 PROFILES = {"quick": Config(), "paper": replace(Config(), problems=100, steps=1_000_000)}
 
 
 def run(config: Config, work: Work) -> Arrays:
-    data: Arrays = {"steps": _grid(config), "keys": np.array([case.key for case in config.cases])}
+    data: Arrays = {"steps": config.grid, "keys": np.array([case.key for case in config.cases])}
     data |= {name: np.array([getattr(case, name) for case in config.cases]) for name in ("p", "radius", "lr")}
     for case, arrays in zip(config.cases, work.each(_runs, [(config, case) for case in config.cases]), strict=True):
         data |= {f"{case.key}/{name}": array for name, array in arrays.items()}
     return data
 
 
-def _grid(config: Config) -> Any:
-    """Recorded steps, each with its successor, which Remark 1 is about."""
-    grid = log_grid(config.steps, config.points)
-    return np.unique(np.concatenate([grid, grid[:-1] + 1]))
-
-
 def _runs(config: Config, case: Case) -> Arrays:
     """For each group D, norm (K, runs) and whether a run ended with its α."""
-    p, problem, grid = case.p, config.batch(), _grid(config)
+    p, problem, grid = case.p, config.batch(), config.grid
     arrays: Arrays = {}
-    for group, alpha in _selections(config, problem).items():
+    rng = np.random.default_rng((config.seed, 4))
+    W0 = rng.standard_normal((config.problems, config.d, config.d))
+    reached = simulate(problem, p=2.0, lr=0.1, steps=config.search, W0=W0, record=1).alpha
+    random = rng.integers(config.T, size=(config.problems, config.n))
+    # Tokens of each group, or candidates for it.
+    for group, alpha in zip(GROUPS, (problem.best_tokens(), np.asarray(reached), random), strict=True):
         W_mm = max_margin(problem, alpha, p)
         optimal = locally_optimal(problem, alpha, W_mm)
         is_best = (alpha == problem.best_tokens()).all(-1)
@@ -108,23 +108,10 @@ def _runs(config: Config, case: Case) -> Arrays:
     return arrays
 
 
-def _selections(config: Config, problem: Any) -> dict[str, Any]:
-    """Tokens (problems, n) of each group, or candidates for it."""
-    rng = np.random.default_rng((config.seed, 4))
-    W0 = rng.standard_normal((config.problems, config.d, config.d))
-    reached = simulate(problem, p=2.0, lr=0.1, steps=config.search, W0=W0, record=1).alpha
-    return {
-        "global": problem.best_tokens(),
-        "local": np.asarray(reached),
-        "neither": rng.integers(config.T, size=(config.problems, config.n)),
-    }
-
-
 def converges(data: Arrays, key: str, group: str) -> Any:
     """Runs that are with their α at the end, and nearer to the SVM than a decade of steps before."""
-    D, steps = data[f"{key}/{group}/D"], data["steps"]
-    before = D[int(np.searchsorted(steps, steps[-1] / 10))]
-    return (D[-1] < before) & data[f"{key}/{group}/kept"]
+    D, before = data[f"{key}/{group}/D"], int(np.searchsorted(data["steps"], data["steps"][-1] / 10))
+    return (D[-1] < D[before]) & data[f"{key}/{group}/kept"]
 
 
 def grows(data: Arrays, key: str, group: str) -> Any:
@@ -146,60 +133,46 @@ def _largest(data: Arrays) -> dict[str, float]:
 def measure(data: Arrays) -> Rows:
     for key, p, radius, lr in zip(*(data[name].tolist() for name in ("keys", "p", "radius", "lr")), strict=True):
         column, largest = f"p = {p:g}, norm {radius:g}", float(data[f"{key}/largest_lr"].min())
-        good, other = _optimal(data, converges, key), converges(data, key, "neither")
+        good, other, beyond = _optimal(data, converges, key), converges(data, key, "neither"), ""
+        where = "at the points looked at"
+        if lr > largest > 0:
+            times = f"{number(lr / largest, 2)} times the bound of Remark 1 {where}"
+            beyond = f" The step size of {lr:,g} is {times}: these runs are outside the theorems' condition."
+        elif lr > largest:
+            beyond = f" Remark 1 allows no step size {where}; {lr:,g} is outside the theorems' condition."
         ours = f"{good.sum()} of {len(good)}; {other.sum()} of {len(other)}"
-        yield most(GROWS, _optimal(data, grows, key), why=f"{WIDER}{_beyond(lr, largest)}", column=column)
+        yield most(GROWS, _optimal(data, grows, key), why=f"{WIDER}{beyond}", column=column)
         if key in _largest(data):
-            apart = len(other) > 0 and share(other).high < share(good).low
-            criterion, why = "all, and of the control decidedly fewer", f"{FIRST}{_beyond(lr, largest)}"
-            yield threshold(NEARER, criterion, ours, bool(good.all() and apart), why, column=column, late=True)
+            holds = bool(good.all() and len(other) and share(other).high < share(good).low)
+            criterion = "all, and of the control decidedly fewer"
+            yield threshold(NEARER, criterion, ours, holds, f"{FIRST}{beyond}", column=column, late=True)
         else:
             yield alone(f"{NEARER}, a start that is too near", ours, column=column)
-        for group in GROUPS:
+        for group, name in NAMES.items():
             end = data[f"{key}/{group}/D"][-1]
-            middle = median(end) if len(end) else "no such α found"
-            yield alone(f"median D at the end, α {NAMES[group]}", middle, column=column)
+            yield alone(f"median D at the end, α {name}", median(end) if len(end) else "no such α found", column=column)
         growth = np.concatenate([data[f"{key}/{g}/norm"][-1] / data[f"{key}/{g}/norm"][0] for g in GROUPS])
         yield alone("growth of the norm over the run, median", median(growth), column=column)
         yield alone("step size", lr, column=column)
         yield alone("step size up to which Remark 1's condition holds", largest, REMARK, column=column)
 
 
-def _beyond(lr: float, largest: float) -> str:
-    """By how much a step size is above Remark 1's bound, which the theorems ask for."""
-    if lr <= largest:
-        return ""
-    if largest <= 0:
-        return f" Remark 1 allows no step size at the points looked at; {lr:,g} is outside the theorems' condition."
-    return (
-        f" The step size of {lr:,g} is {number(lr / largest, 2)} times the bound of Remark 1 at the points looked at: "
-        "these runs are outside the theorems' condition."
-    )
-
-
 def tell(data: Arrays, table: Measured) -> Told:
     keys = [*_largest(data)]
     good, grown = (_optimal(data, function, *keys) for function in (converges, grows))
     other = np.concatenate([converges(data, key, "neither") for key in keys])
-    finding = (
-        f"{percent(good.mean())} of runs around locally optimal tokens converge, {percent(other.mean())} around others"
-    )
+    around, others = percent(good.mean()), percent(other.mean())
+    finding = f"{around} of runs around locally optimal tokens converge, {others} around others"
+    theorem_2 = "From a cone around the SVM of locally optimal tokens ‖W‖ grows for ever (Theorem 2)"
+    theorem_3 = "From such a cone the direction of W converges to that SVM (Theorem 3)"
+    measured = f"{good.sum()} of {len(good)} runs converge; {other.sum()} of {len(other)} around tokens that are not"
     return Told(
         f"Local optimality decides: {finding}" if good.mean() > other.mean() else finding,
         "To converge is to keep the tokens and to have a smaller divergence after the last decade of steps. "
         f"{percent(grown.mean())} of norms grow from record to record. Where a p has starts of two norms, those of the "
         "smaller are not counted.",
-        table.claim(
-            "From a cone around the SVM of locally optimal tokens ‖W‖ grows for ever (Theorem 2)",
-            f"‖W‖ grows at every record in {grown.sum()} of {len(grown)} runs.",
-            GROWS,
-        ),
-        table.claim(
-            "From such a cone the direction of W converges to that SVM (Theorem 3)",
-            f"{good.sum()} of {len(good)} runs converge; {other.sum()} of {len(other)} around tokens that are not "
-            "locally optimal.",
-            NEARER,
-        ),
+        table.claim(theorem_2, f"‖W‖ grows at every record in {grown.sum()} of {len(grown)} runs.", GROWS),
+        table.claim(theorem_3, f"{measured} locally optimal.", NEARER),
     )
 
 
@@ -208,10 +181,9 @@ def draw(data: Arrays, table: Measured) -> Figure:
     cases = _largest(data).items()
     fig, axes = row_of_axes(len(cases) + 1, width=2.6 * (len(cases) + 1), height=3.7)
     steps = np.maximum(data["steps"], 1)
-    styles: dict[str, dict[str, Any]] = {"global": {}, "local": {"linestyle": "--"}}
     for ax, (key, p) in zip(axes, cases, strict=False):
-        for group in GROUPS:
-            style = {"color": look_of(p).colour, **styles.get(group, {"color": "0.55", "linestyle": ":"})}
+        for group, line in zip(GROUPS, ("-", "--", ":"), strict=True):
+            style: Any = {"color": "0.55" if group == "neither" else look_of(p).colour, "linestyle": line}
             D = data[f"{key}/{group}/D"]
             ax.plot(steps, D, linewidth=0.7, alpha=0.45, **style)
             if D.shape[1]:

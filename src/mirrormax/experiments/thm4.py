@@ -2,14 +2,13 @@
 
 Plain ℓp-AttGD, which the theorem is about: D should be O(rate(k)), in terms of the norm O(rate(‖W‖)) (28), and the norm
 Ω(log k). The theorem speaks of starts within μ0/3 of the SVM direction and beyond norm R_μ. No run of this size can
-begin there and move (the gradient is about e^{−R_μ·margin}), so these start in a cone far wider and nearer: what they
-show is the rate outside the theorem's reach. Exponents are fitted trial by trial, for their uncertainty, and over two
-windows, for their drift. And normalised steps from zero, which the theorem is not about: D after 10⁵ of them.
+begin there and move (the gradient is about e^{−R_μ·margin}), so these start in a cone far wider and nearer. Exponents
+are fitted trial by trial, for their uncertainty, and over two windows, for their drift. And normalised steps from zero,
+which the theorem is not about: D after 10⁵ of them.
 
 (29), a step of the proof, says that one update adds at most ηL to the norm, L Lemma 8's bound of the gradient. It is
-judged along the plain runs. For p ≠ 2 it needs the cone, where gradients are exponentially small in ‖W‖: compared with
-them are single steps where it fails, from small W for p > 2, and for p < 2 on a problem whose attention is not
-saturated at large W.
+judged along the plain runs, and beside them are single steps where it fails: from small W for p > 2, and for p < 2 on a
+problem whose attention is not saturated at large W.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from mirrormax.attention import gradient
 from mirrormax.dynamics import simulate
 from mirrormax.experiments._measurements import MET, About, Arrays, Measured, Rows, Told, alone, at_least, claim
 from mirrormax.experiments._numbers import number
-from mirrormax.experiments._trials import Floats, Size, log_grid, max_margin, some
+from mirrormax.experiments._trials import Size, log_grid, max_margin, some
 from mirrormax.experiments._work import Work
 from mirrormax.geometry import direction
 from mirrormax.theory import SMALLEST_STEP, boundary_starts, fit_rate, rate
@@ -65,30 +64,30 @@ class Config(Size):
     single_steps: int = 30  # random W per trial and norm, for (29)
     points: int = 80
 
+    @property
+    def grid(self) -> Any:
+        """Recorded steps, the powers of ten among them."""
+        return log_grid(self.steps, self.points, *(10**k for k in range(len(str(self.steps)))))
+
 
 PROFILES = {"quick": Config(), "paper": replace(Config(), trials=40, steps=1_000_000)}
 
 
 def run(config: Config, work: Work) -> Arrays:
     tasks = [(config, "plain", p) for p in config.p] + [(config, "normalised", p) for p in config.normalised_p]
-    data: Arrays = {
-        name: np.array(getattr(config, name)) for name in ("p", "normalised_p", "divergence", "radius", "lr")
-    }
-    data |= {"steps": _grid(config), "growth_1d": np.array([one_dimension(p) for p in config.p])}
+    kept = ("p", "normalised_p", "divergence", "radius", "lr")
+    data: Arrays = {name: np.array(getattr(config, name)) for name in kept}
+    data |= {"steps": config.grid, "growth_1d": np.array([one_dimension(p) for p in config.p])}
     for (_, kind, p), arrays in zip(tasks, work.each(_runs, tasks), strict=True):
         data |= {f"{kind}/{p:g}/{name}": array for name, array in arrays.items()}
     return data
 
 
-def _grid(config: Config) -> Any:
-    """Recorded steps, the powers of ten among them."""
-    return log_grid(config.steps, config.points, *(10**k for k in range(int(np.log10(max(config.steps, 1))) + 1)))
-
-
 def _runs(config: Config, kind: str, p: float) -> Arrays:
-    """D (K, trials), norm (K, trials) and whether each run ended finite; of plain runs the theorem's cone too."""
+    """D (K, trials), norm (K, trials) and whether each run ended finite; of plain runs the theorem's cone too, μ0/3 and
+    R_μ (trials,), and the growth of the norm in one step over ηL (norms, W, trials)."""
     problem = config.drawn(range(config.trials))
-    settings: Any = {"p": p, "steps": config.steps, "record": _grid(config)}
+    settings: Any = {"p": p, "steps": config.steps, "record": config.grid}
     more: Arrays = {}
     if kind == "plain":
         alpha = problem.best_tokens()
@@ -96,37 +95,29 @@ def _runs(config: Config, kind: str, p: float) -> Arrays:
         lr, radius = (choice[config.p.index(p)] for choice in (config.lr, config.radius))
         W0 = boundary_starts(W_mm, p, config.divergence, radius, starts=1, seed=(config.seed, 1))[0]
         run = simulate(problem, lr=lr, normalize=None, W0=W0, **settings)
-        more = _theory(config, problem, alpha, p, W_mm, lr)
+        constants = [theory.constants(some(problem, k), alpha=a, p=p, W_mm=W_mm[k]) for k, a in enumerate(alpha)]
+        L, mu = np.array([each.gradient_bound for each in constants]), np.array([each.mu0 / 3 for each in constants])
+        R_mu = np.array([each.R_mu(lr=lr) for each in constants])
+        shape = (len(NORMS), config.single_steps, *W_mm.shape)
+        random: Any = np.random.default_rng((config.seed, 2)).standard_normal(shape)
+        W0 = np.reshape(NORMS, (-1, 1, 1, 1, 1)) * np.asarray(direction(random, p))
+        step = simulate(problem, p=p, lr=1.0, steps=1, normalize=None, W0=W0, record=[0, 1])
+        growth = np.asarray(step.norm[1] - step.norm[0])
+        more = {"L": L, "mu": mu, "R_mu": R_mu, "growth_29": growth / L}
     else:
         run = simulate(problem, lr=config.lr_normalised, **settings)
         W_mm = max_margin(problem, run.alpha, p)
     return {"D": run.divergence_to(W_mm), "norm": run.norm, "finite": run.status == "steps", **more}
 
 
-def one_dimension(p: float, lr: float = 1.0) -> float:
-    """The largest growth of |W| in one step over η sup|∇L|, for d = 1 and two tokens ±0.01 with v = 100."""
+def one_dimension(p: float) -> float:
+    """The largest growth of |W| in one step over η sup|∇L|, for d = 1, η = 1 and two tokens ±0.01 with v = 100."""
     X, z, v = np.array([[[SCALE], [-SCALE]]]), np.ones((1, 1)), np.array([1 / SCALE])
     sizes = np.geomspace(1e-3, 1e4, 2000)
     y, W = np.ones(1), np.concatenate([-sizes, sizes])[:, None, None]
     slope = np.abs(np.asarray(gradient(X, y, z, v, W=W))).ravel()
-    step = simulate(X, y, z, v, p=p, lr=lr, steps=1, normalize=None, W0=W, record=[0, 1])
-    return float(np.max(step.norm[1] - step.norm[0]) / (lr * slope.max()))
-
-
-def _theory(config: Config, problem: Any, alpha: Any, p: float, W_mm: Floats, lr: float) -> Arrays:
-    """The theorem's cone, μ0/3 and R_μ (trials,), and the growth of the norm in one step over ηL (norms, W, trials)."""
-    constants = [theory.constants(some(problem, k), alpha=alpha[k], p=p, W_mm=W_mm[k]) for k in range(config.trials)]
-    shape = (len(NORMS), config.single_steps, *W_mm.shape)
-    random: Any = np.random.default_rng((config.seed, 2)).standard_normal(shape)
-    W0 = np.reshape(NORMS, (-1, 1, 1, 1, 1)) * np.asarray(direction(random, p))
-    step = simulate(problem, p=p, lr=1.0, steps=1, normalize=None, W0=W0, record=[0, 1])
-    bound = np.array([each.gradient_bound for each in constants])
-    return {
-        "L": bound,
-        "mu": np.array([each.mu0 / 3 for each in constants]),
-        "R_mu": np.array([each.R_mu(lr=lr) for each in constants]),
-        "growth_29": np.asarray(step.norm[1] - step.norm[0]) / bound,
-    }
+    step = simulate(X, y, z, v, p=p, lr=1.0, steps=1, normalize=None, W0=W, record=[0, 1])
+    return float(np.max(step.norm[1] - step.norm[0]) / slope.max())
 
 
 def powers(data: Arrays, p: float, first: float = 100, last: float = 1) -> tuple[Any, float]:
@@ -143,7 +134,7 @@ def norm_powers(data: Arrays, p: float) -> tuple[Any, float]:
     D, norm = (np.log(data[f"plain/{p:g}/{name}"][late]) for name in ("D", "norm"))
     outer, expected = (0, p - 1) if p < 2 else (2 if p == 2 else 1, 1.0)
     scaled = D - outer * np.log(norm)
-    return np.array([-np.polyfit(norm[:, k], scaled[:, k], 1)[0] for k in range(D.shape[1])]), expected
+    return np.array([-np.polyfit(x, y, 1)[0] for x, y in zip(norm.T, scaled.T, strict=True)]), expected
 
 
 def increments(data: Arrays, values: Any) -> Any:
@@ -165,37 +156,35 @@ def measure(data: Arrays) -> Rows:
         f"How much the norm grows in the last decade of steps over the one before: 1 for log k, {number(loglog)} for "
         "log log k. Met if the interval lies above the middle of the two."
     )
-    for k, p in enumerate(data["p"].tolist()):
-        column = f"p = {p:g}"
-        D, norm, L, single, mu, R_mu = (
-            data[f"plain/{p:g}/{name}"] for name in ("D", "norm", "L", "growth_29", "mu", "R_mu")
-        )
+    names = ("D", "norm", "L", "growth_29", "mu", "R_mu")
+    for p, lr, in_one_dimension in zip(*(data[name].tolist() for name in ("p", "lr", "growth_1d")), strict=True):
+        D, norm, L, single, mu, R_mu = (data[f"plain/{p:g}/{name}"] for name in names)
         promised = "loglog k / log k" if p > 2 else "(loglog k)² / log k" if p == 2 else f"loglog k / (log k)^{p - 1:g}"
         exponents, expected = powers(data, p)
-        criterion, more = f"O({promised}): at least {expected:g}", {"why": ORDER, "column": column}
-        yield at_least(POWER, criterion, expected, exponents, where="Theorem 4", **more)
-        yield alone(DRIFT, mean(powers(data, p, 10, 1)[0] - powers(data, p, 100, 10)[0]), column=column)
+        more: dict[str, Any] = {"why": ORDER, "column": p}
+        yield at_least(POWER, f"O({promised}): at least {expected:g}", expected, exponents, where="Theorem 4", **more)
+        yield alone(DRIFT, mean(powers(data, p, 10, 1)[0] - powers(data, p, 100, 10)[0]), column=p)
         in_norm, expected = norm_powers(data, p)
-        quantity, criterion = "plain steps: power of 1/‖W‖ in D", f"at least {expected:g}"
-        yield at_least(quantity, criterion, expected, in_norm, where="(28)", **more)
+        quantity = "plain steps: power of 1/‖W‖ in D"
+        yield at_least(quantity, f"at least {expected:g}", expected, in_norm, where="(28)", **more)
         # Ω(log k): nearer to what log k would give than to what log log k would.
-        grown: dict[str, Any] = {"why": decades, "column": column, "where": "Theorem 4", "target": None}
-        yield at_least(GROWTH, "Ω(log k)", (1 + loglog) / 2, increments(data, norm), **grown)
+        more = {"why": decades, "column": p, "where": "Theorem 4", "target": None}
+        yield at_least(GROWTH, "Ω(log k)", (1 + loglog) / 2, increments(data, norm), **more)
         growth = np.diff(norm, axis=0) / np.diff(data["steps"])[:, None]
-        along = float((growth / (data["lr"][k] * L)).max())
-        yield claim(STEP, "at most 1", along, along <= 1, RUNS_STEP, column=column, where="(29)")
-        elsewhere = max(float(single.max()), float(data["growth_1d"][k]))
-        yield alone(f"{STEP}, from W outside any cone", elsewhere, OUTSIDE_STEP, column=column)
-        yield alone("plain steps: D at the end, median", median(D[-1]), column=column)
-        yield alone("the theorem's cone: largest D, median", median(mu), CONE, column=column)
-        yield alone("the theorem's cone: least norm, median", median(R_mu), CONE, column=column)
+        along = float((growth / (lr * L)).max())
+        yield claim(STEP, "at most 1", along, along <= 1, RUNS_STEP, column=p, where="(29)")
+        elsewhere = max(float(single.max()), in_one_dimension)
+        yield alone(f"{STEP}, from W outside any cone", elsewhere, OUTSIDE_STEP, column=p)
+        yield alone("plain steps: D at the end, median", median(D[-1]), column=p)
+        yield alone("the theorem's cone: largest D, median", median(mu), CONE, column=p)
+        yield alone("the theorem's cone: least norm, median", median(R_mu), CONE, column=p)
     decade = int(np.searchsorted(data["steps"], data["steps"][-1] // 10))
     for p in data["normalised_p"].tolist():
         D, finite = (data[f"normalised/{p:g}/{name}"] for name in ("D", "finite"))
         falls = finite.all() and (D[-1] < D[decade]).all()
         why = "" if falls else "Not every trial ended finite with a smaller D than a decade earlier."
-        yield alone("normalised steps: median D a decade earlier", median(D[decade]), column=f"p = {p:g}")
-        yield alone(f"{NORMALISED} {data['steps'][-1]:,}", median(D[-1]), why, column=f"p = {p:g}")
+        yield alone("normalised steps: median D a decade earlier", median(D[decade]), column=p)
+        yield alone(f"{NORMALISED} {data['steps'][-1]:,}", median(D[-1]), why, column=p)
 
 
 def tell(data: Arrays, table: Measured) -> Told:
@@ -204,7 +193,10 @@ def tell(data: Arrays, table: Measured) -> Told:
     ps, ends = ", ".join(f"{p:g}" for p in data["p"]), table.values(NORMALISED)
     fitted = zip(table.values(POWER), data["p"], strict=True)
     both = ", ".join(f"{number(ours, 2)} (theorem {number(powers(data, p)[1])})" for ours, p in fitted)
-    growth = ", ".join(number(value, 2) for value in table.values(GROWTH))
+    grown, loglog = ", ".join(number(value, 2) for value in table.values(GROWTH)), number(loglog_ratio(data))
+    growth = f"Growth in the last decade ÷ the one before: {grown} (log k gives 1, log log k {loglog})"
+    along, elsewhere = number(max(table.values(STEP)), 2), table.ours(f"{STEP}, from")
+    steps = f"At most {along} ηL along the runs; from W outside any cone up to {elsewhere} ηL for p = {ps}"
     faster = [row.verdict == MET for row in table.rows(POWER)]
     return Told(
         f"The divergence falls faster than Theorem 4's bound for {sum(faster)} of {len(faster)} p, from starts outside "
@@ -218,18 +210,8 @@ def tell(data: Arrays, table: Measured) -> Told:
             f"Power {both} for p = {ps}, from starts outside the theorem's cone.",
             POWER,
         ),
-        table.claim(
-            "‖W(k)‖ grows at least like log k (Theorems 2 and 4)",
-            f"Growth in the last decade ÷ the one before: {growth} (log k gives 1, log log k "
-            f"{number(loglog_ratio(data))}).",
-            GROWTH,
-        ),
-        table.claim(
-            "One step adds at most ηL to ‖W‖ (inequality 29, used for Theorem 4)",
-            f"At most {number(max(table.values(STEP)), 2)} ηL along the runs; from W outside any cone up to "
-            f"{table.ours(f'{STEP}, from')} ηL for p = {ps}.",
-            STEP,
-        ),
+        table.claim("‖W(k)‖ grows at least like log k (Theorems 2 and 4)", f"{growth}.", GROWTH),
+        table.claim("One step adds at most ηL to ‖W‖ (inequality 29, used for Theorem 4)", f"{steps}.", STEP),
     )
 
 

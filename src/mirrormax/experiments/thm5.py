@@ -4,11 +4,8 @@ The theorem lets r and R grow in any way, and asks for Assumption B: reading any
 margin. It is judged where a search for a W that refutes B finds none: on Example 2, except at p = 1.1 and 6, and on
 some random problems. B can hold only if every chosen token is a label support vector, y_i v_mmᵀx_iα = 1 for all i; most
 random problems have others, and stand in rows of their own, outside the hypothesis. The path is followed with r = √R, R
-and R², and measured against the attention SVM and the SVM of the selection with the largest label margin Γ.
-
-How far, the problem itself says. Where attention has settled, a selection of label margin Γ₂ has a risk of at least
-e^{−rΓ₂}/2n, and the widest one of about e^{−rΓ} (37): which of the two is lower is open until r(Γ − Γ₂) = log 2n, Γ₂
-being the second largest. No problem in which B is not refuted is judged before that.
+and R², until r(Γ − Γ₂) = log 2n decides between the two largest label margins (``BAR`` says why), and measured against
+the attention SVM and the SVM of the selection with the largest, Γ.
 """
 
 from __future__ import annotations
@@ -27,6 +24,7 @@ from mirrormax.dynamics import joint_regularization_path
 from mirrormax.experiments import _measurements as make
 from mirrormax.experiments._measurements import About, Arrays, Measured, Rows, Told, alone
 from mirrormax.experiments._numbers import number
+from mirrormax.experiments._trials import stacked
 from mirrormax.experiments._work import Work
 from mirrormax.svm import att_svm, label_margin, lp_svm
 from mirrormax.theory import estimate_nu
@@ -37,15 +35,7 @@ FALLS = 0.5  # times D one radius before: a path on which it is less has not com
 SUPPORT = 1e-6  # beyond margin 1
 MINIMISER = 1e-6  # a first-order residual above this is no minimiser, and is left out
 GROWTHS = {"√R": 0.5, "R": 1.0, "R²": 2.0}
-ALL = (
-    "D_W",
-    "D_v",
-    "residual",
-    "supported",
-    "refuted",
-    "same",
-    "radii",
-)  # kept of every problem, not of Example 2 only
+OF_EXAMPLE_2 = ("alpha", "widest", "margins")  # kept of Example 2 only
 SELECTED = "Example 2: selected tokens are those of the largest label margin"
 WITHIN = "problems in which Assumption B is not refuted, of Example 2 and random ones"
 UNSUPPORTED = "problems with a chosen token that is no label support vector"
@@ -110,7 +100,7 @@ def run(config: Config, work: Work) -> Arrays:
     for p in config.p:
         parts = [next(paths) for _ in cases[p]]
         for name, first in parts[0].items():
-            data[f"{name}/{p:g}"] = np.stack([part[name] for part in parts]) if name in ALL else first
+            data[f"{name}/{p:g}"] = first if name in OF_EXAMPLE_2 else np.stack([part[name] for part in parts])
     return data
 
 
@@ -118,8 +108,7 @@ def _path(config: Config, p: float, case: int | None) -> Arrays:
     problem = example2() if case is None else sphere_problem(case, config.n, config.T, config.d)
     X, y, z = problem.X, problem.y, problem.z
     if case is None:
-        X = config.scale * X
-        z = X[:, 0]
+        X, z = config.scale * X, config.scale * X[:, 0]
     selections = np.array(list(product(range(X.shape[1]), repeat=len(y))))
     margins = np.asarray(label_margin(X, y, selections, p=p))
     widest = selections[int(margins.argmax())]
@@ -130,25 +119,28 @@ def _path(config: Config, p: float, case: int | None) -> Arrays:
     with np.errstate(divide="ignore"):
         decided = 0.0 if refuted else float(np.log(2 * len(y)) / (first - second))
     search: Any = {"random_starts": config.random_starts, "seed": config.seed}
-    radii, paths = [], []
+    parts = []
     for largest, power in zip(config.largest, GROWTHS.values(), strict=True):
         end = max(largest, min(decided ** (1 / power), config.farthest))
-        radii.append(np.geomspace(config.smallest, end, config.radii))
+        radii = np.geomspace(config.smallest, end, config.radii)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # points that are not first-order optimal are left out below
-            path = joint_regularization_path(X, y, z, p=p, radii=radii[-1], readout_radii=radii[-1] ** power, **search)
-        paths.append(path)
-    residual = np.stack([np.maximum(path.residual, path.readout_residual) for path in paths])
-    minimal = residual <= MINIMISER
+            warnings.simplefilter("ignore")  # points that are not first-order optimal are left out here
+            path = joint_regularization_path(X, y, z, p=p, radii=radii, readout_radii=radii**power, **search)
+        residual = np.maximum(path.residual, path.readout_residual)
+        part = {
+            "D_W": np.where(residual <= MINIMISER, path.divergence_to(W_mm), np.nan),
+            "D_v": np.where(residual <= MINIMISER, path.readout_divergence_to(v_mm), np.nan),
+            "residual": residual,
+            "same": (np.asarray(path.alpha) == widest).all(),
+            "radii": radii,
+            "alpha": np.asarray(path.alpha),
+        }
+        parts.append(part)
     return {
-        "D_W": np.where(minimal, np.stack([np.asarray(path.divergence_to(W_mm)) for path in paths]), np.nan),
-        "D_v": np.where(minimal, np.stack([np.asarray(path.readout_divergence_to(v_mm)) for path in paths]), np.nan),
-        "residual": residual,
-        "same": np.array([(np.asarray(path.alpha) == widest).all() for path in paths]),
+        **stacked(parts),
         "supported": np.array(bool((y * (chosen @ v_mm) <= 1 + SUPPORT).all())),
         "refuted": np.array(refuted),
-        "radii": np.stack(radii),
-        "alpha": np.asarray(paths[0].alpha),
+        "alpha": parts[0]["alpha"],
         "widest": widest,
         "margins": np.sort(margins)[::-1],
     }
@@ -156,49 +148,45 @@ def _path(config: Config, p: float, case: int | None) -> Arrays:
 
 def measure(data: Arrays) -> Rows:
     for p in data["p"].tolist():
-        column, within = f"p = {p:g}", ~data[f"refuted/{p:g}"]
-        yield alone(WITHIN, f"{within.sum()} of {len(within)}", NOT_B, column=column)
-        yield alone(UNSUPPORTED, f"{(~data[f'supported/{p:g}']).sum()} of {len(within)}", column=column)
-        yield alone("largest first-order residual", float(data[f"residual/{p:g}"].max()), column=column)
+        within = ~data[f"refuted/{p:g}"]
+        yield alone(WITHIN, f"{within.sum()} of {len(within)}", NOT_B, column=p)
+        yield alone(UNSUPPORTED, f"{(~data[f'supported/{p:g}']).sum()} of {len(within)}", column=p)
+        yield alone("largest first-order residual", float(data[f"residual/{p:g}"].max()), column=p)
         alpha, widest = data[f"alpha/{p:g}"].tolist(), data[f"widest/{p:g}"].tolist()
         ours = f"{', '.join(str(token + 1) for token in alpha)}: {'yes' if alpha == widest else 'no'}"
-        yield make.claim(SELECTED, "yes", ours, alpha == widest, TRAINED, column=column)
+        yield make.claim(SELECTED, "yes", ours, alpha == widest, TRAINED, column=p)
         for part, (g, growth) in product(("W", "v"), enumerate(GROWTHS)):
-            D, quantity = data[f"D_{part}/{p:g}"][:, g], f"{LIMIT} {part} to its SVM, r = {growth}"
+            D, quantity = data[f"D_{part}/{p:g}"][within, g], f"{LIMIT} {part} to its SVM, r = {growth}"
             if within.any():  # NaN, a point that is no minimiser, is a failure
-                end, far = float(D[within, -1].max()), f"{data['largest'][g]:,.0f}"
+                (before, end), far = D[:, -2:].max(0).tolist(), f"{data['largest'][g]:,.0f}"
                 criterion = f"below {number(BELOW)} at R = {far}, or where {DECIDED} if that is more"
-                row = make.threshold(quantity, criterion, end, end < BELOW, BAR, column=column, late=True)
-                far_off = within & ~(D[:, -1] < BELOW)
-                falls = bool((D[far_off, -1] < FALLS * D[far_off, -2]).all())
+                row = make.threshold(quantity, criterion, end, end < BELOW, BAR, column=p, late=True)
+                far_off = D[~(D[:, -1] < BELOW)]
+                falls = bool((far_off[:, -1] < FALLS * far_off[:, -2]).all())
                 yield replace(row, verdict=make.UNDECIDED) if row.verdict == make.DIFFERS and falls else row
-                yield alone(f"{BEFORE} {part}, r = {growth}", float(D[within, -2].max()), STILL, column=column)
+                yield alone(f"{BEFORE} {part}, r = {growth}", before, STILL, column=p)
             else:
-                yield alone(quantity, "no such problem", column=column)
+                yield alone(quantity, "no such problem", column=p)
         for g, growth in enumerate(GROWTHS):
             R, far = data[f"radii/{p:g}"][:, g, -1], data["largest"][g]
             ours = f"{R.max():,.0f}; {(far < R).sum()} of {len(R)} beyond {far:,.0f}"
-            yield alone(f"largest R, r = {growth}", ours, column=column)
+            yield alone(f"largest R, r = {growth}", ours, column=p)
             outside = median(data[f"D_W/{p:g}"][~within, g, -1])
-            yield alone(f"{OUTSIDE}: median D of W, r = {growth}", outside, RADII, column=column)
+            yield alone(f"{OUTSIDE}: median D of W, r = {growth}", outside, RADII, column=p)
 
 
 def tell(data: Arrays, table: Measured) -> Told:
     worst = number(max(finite(table.values(LIMIT)), default=np.nan), 1)
-    refuted = [data[f"refuted/{p:g}"] for p in data["p"]]
-    within, count = (~np.concatenate(refuted)).sum(), np.concatenate(refuted).size
-    outside = np.concatenate([data[f"D_W/{p:g}"][part, :, -1] for p, part in zip(data["p"], refuted, strict=True)])
-    medians = [number(median(D), 1) for D in outside.T]
+    refuted, D_W = (np.concatenate([data[f"{name}/{p:g}"] for p in data["p"]]) for name in ("refuted", "D_W"))
+    within, count = (~refuted).sum(), refuted.size
+    medians = [number(median(D), 1) for D in D_W[refuted, :, -1].T]
+    measured = f"Divergence at most {worst} for r = √R, R and R², in {within} problems where B is not refuted."
     return Told(
         f"Where Assumption B is not refuted the joint path ends at both SVMs: D ≤ {worst} in {within} problems\n"
         f"outside it, median D of W {medians[0]} for r = √R and {medians[-1]} for r = R²",
         f"It is not refuted in {within} of {count} problems. Outside the hypothesis it matters how the radii grow; the "
         "theorem says nothing of that.",
-        table.claim(
-            CLAIM,
-            f"Divergence at most {worst} for r = √R, R and R², in {within} problems where B is not refuted.",
-            LIMIT,
-        ),
+        table.claim(CLAIM, measured, LIMIT),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +13,21 @@ from mirrormax._drawing import Figure, curve, panel, row_of_axes
 from mirrormax._statistics import Sample
 from mirrormax.experiments._measurements import NOTEBOOK, About, Arrays, Measured, Rows, Told, alone, greater, same_gap
 from mirrormax.experiments._numbers import number, percent
-from mirrormax.experiments._sweeps import Contender, Finished, Sweep, arrays, data_of, run_sweep
+from mirrormax.experiments._sweeps import Sweep, arrays, contenders, data_of, run_sweep
 from mirrormax.experiments._weights import draw_measures, weight_arrays
 from mirrormax.experiments._work import Work
 from mirrormax.training import PROFILES as TRAINING
-from mirrormax.training import TrainConfig, VisionTraining
+from mirrormax.training import TrainConfig, VisionTraining, read_metrics
 
 ABOUT = About("Vision transformer: accuracy and weights", place=110, seconds=35, revision=1)
 CIFAR = "cifar-10-batches-bin"
 # CIFAR-10: last test accuracy, and key weights with |w| < 0.01 of 1.57 million: the first bars of the notebook's
 # histograms, which can be read to about a thousand. The paper's text says "about 82 %".
 NOTEBOOK_FILE = "real-data/vit_plotters.ipynb of addskj2002/AttentionMD, commit 92e2395"
-PUBLISHED_ACCURACY: dict[str, float] = {"Adam": 0.8263, "ℓ1.1": 0.8241, "ℓ1.75": 0.8192, "ℓ2": 0.8232, "ℓ3": 0.8248}
-PUBLISHED_NEAR_ZERO: dict[str, float] = {"Adam": 249e3, "ℓ1.1": 427e3, "ℓ1.75": 472e3, "ℓ2": 323e3, "ℓ3": 72e3}
+PUBLISHED_ACCURACY = {"Adam": 0.8263, "ℓ1.1": 0.8241, "ℓ1.75": 0.8192, "ℓ2": 0.8232, "ℓ3": 0.8248}
+PUBLISHED_NEAR_ZERO = {"Adam": 249e3, "ℓ1.1": 427e3, "ℓ1.75": 472e3, "ℓ2": 323e3, "ℓ3": 72e3}
 PUBLISHED_KEYS = 1.57e6
+THEIRS = "where the authors have 2,000 on CIFAR-10: how fast each learns at first, not where it ends."
 LAST, SMALL, HOYER = "last test accuracy", "share of key weights below 0.01", "Hoyer index of the keys"
 
 
@@ -35,49 +37,27 @@ class Config:
 
 
 DIGITS = replace(TRAINING["vision"]["small"], epochs=8)
-CIFAR_SMALL = VisionTraining(
-    data="cifar10",
-    image_size=32,
-    dim=64,
-    hidden=128,
-    patch=4,
-    blocks=2,
-    heads=2,
-    head_dim=32,
-    augment=True,
-    schedule="cosine",
-    warmup=1.0,
-    epochs=8,
-)
-PAPER = TRAINING["vision"]["paper"]
-CONTENDERS = (
-    Contender("md", 1.1, (0.03, 0.1, 0.3), 2),
-    Contender("md", 1.75, (0.03, 0.1, 0.3), 2),
-    Contender("md", 2.0, (0.03, 0.1, 0.3), 2),
-    Contender("md", 3.0, (0.003, 0.01, 0.03), 2),
-    Contender("adamw", 2.0, (3e-4, 1e-3, 3e-3), 2),
-)
+SIZES: Any = {"image_size": 32, "patch": 4, "dim": 64, "hidden": 128, "blocks": 2, "heads": 2, "head_dim": 32}
+CIFAR_SMALL = VisionTraining(data="cifar10", augment=True, schedule="cosine", warmup=1.0, epochs=8, **SIZES)
+
+STEPS = dict.fromkeys((1.1, 1.75, 2.0), (0.03, 0.1, 0.3)) | {3.0: (0.003, 0.01, 0.03)}
+CONTENDERS = contenders(STEPS, (3e-4, 1e-3, 3e-3), seeds=2)
 CHOSEN = (0.3, 0.3, 0.3, 0.03, 3e-3)  # of the step sizes of CONTENDERS, by validation after eight epochs on digits
 
 
-def _with_steps(base: TrainConfig, lrs: tuple[float, ...], tuning_epochs: int) -> Sweep:
+def _with_steps(base: TrainConfig, lrs: tuple[float, ...]) -> Config:
     """A step size for each of the contenders, so that nothing is tuned."""
     given = zip(CONTENDERS, lrs, strict=True)
-    return Sweep(base, tuple(replace(contender, lrs=(lr,)) for contender, lr in given), tuning_epochs)
+    return Config(Sweep(base, tuple(replace(contender, lrs=(lr,)) for contender, lr in given), base.epochs))
 
 
-QUICK = Config(_with_steps(DIGITS, CHOSEN, 8))
+QUICK = _with_steps(DIGITS, CHOSEN)
 FIVE = tuple(replace(contender, seeds=5) for contender in CONTENDERS)
 SMALL_DIGITS = Config(Sweep(replace(DIGITS, epochs=40), FIVE, tuning_epochs=10))
-ON_CIFAR = (
-    Contender("md", 1.1, (0.1, 0.3, 0.9), 2),
-    Contender("md", 2.0, (0.1, 0.3, 0.9), 2),
-    Contender("adamw", 2.0, (1e-3, 3e-3, 9e-3), 2),
-)
+ON_CIFAR = contenders(dict.fromkeys((1.1, 2.0), (0.1, 0.3, 0.9)), (1e-3, 3e-3, 9e-3), seeds=2)
 SMALL_CIFAR = Config(Sweep(CIFAR_SMALL, ON_CIFAR, tuning_epochs=2))
 PUBLISHED_STEPS = (0.1, 0.1, 0.1, 0.01, 1e-4)
-AS_IN_THE_PAPER = Config(_with_steps(PAPER, PUBLISHED_STEPS, PAPER.epochs))
-PROFILES = {"quick": QUICK, "small": SMALL_DIGITS, "paper": AS_IN_THE_PAPER}
+PROFILES = {"quick": QUICK, "small": SMALL_DIGITS, "paper": _with_steps(TRAINING["vision"]["paper"], PUBLISHED_STEPS)}
 QUICK_CIFAR = Config(Sweep(replace(CIFAR_SMALL, train_limit=2000, epochs=4), CONTENDERS, tuning_epochs=2))
 
 
@@ -95,18 +75,11 @@ def sources(config: Config, data_dir: Path | None) -> dict[str, str]:
 def run(config: Config, work: Work) -> Arrays:
     finished = run_sweep(config.sweep, work)
     data = {"data": np.array(config.sweep.base.data), **arrays(finished), **weight_arrays(finished)}
-    for each in finished:
-        data |= {f"{each.contender.name}/curve/{key}": _curve(each, key) for key in ("test_accuracy", "train_accuracy")}
+    for each, key in product(finished, ("test_accuracy", "train_accuracy")):  # (seeds, epochs)
+        rows = [[row[key] for row in read_metrics(folder)] for folder in each.folders]
+        longest = max(map(len, rows))  # a run that stopped early keeps its last
+        data[f"{each.contender.name}/curve/{key}"] = np.array([row + row[-1:] * (longest - len(row)) for row in rows])
     return data
-
-
-def _curve(each: Finished, key: str) -> Any:
-    """Accuracy (seeds, epochs); a run that stopped early keeps its last."""
-    from mirrormax.training import read_metrics
-
-    rows = [[row[key] for row in read_metrics(folder)] for folder in each.folders]
-    longest = max(map(len, rows))
-    return np.array([row + row[-1:] * (longest - len(row)) for row in rows])
 
 
 def measure(data: Arrays) -> Rows:
@@ -114,14 +87,11 @@ def measure(data: Arrays) -> Rows:
     for name in data["names"].tolist():
         last, key = 100 * data[f"{name}/last_test_accuracy"], f"{name}/key"
         if name != "AdamW":
-            why = (
-                f"Trained for {data[f'{name}/epochs'].max():.0f} epochs on {data['data']}, where the authors have "
-                "2,000 on CIFAR-10: how fast each learns at first, not where it ends."
-            )
+            trained = f"Trained for {data[f'{name}/epochs'].max():.0f} epochs on {data['data']}"
+            more = {"why": f"{trained}, {THEIRS}", "column": name, **source}
             gap = 100 * (PUBLISHED_ACCURACY[name] - PUBLISHED_ACCURACY["Adam"])
-            pair = (last, 100 * data["AdamW/last_test_accuracy"])
-            quantity = f"{LAST} above Adam's, points"
-            yield same_gap(quantity, gap, *pair, resolution=2, why=why, column=name, **source)
+            rival = 100 * data["AdamW/last_test_accuracy"]
+            yield same_gap(f"{LAST} above Adam's, points", gap, last, rival, resolution=2, **more)
         yield alone(f"{LAST}, percent", Sample.of(last), column=name)
         zeros = float(data[f"{key}/near_zero"].mean() / data[f"{key}/entries"])
         yield alone(SMALL, zeros, column=name, ours=percent(zeros, 1))
@@ -140,22 +110,15 @@ def tell(data: Arrays, table: Measured) -> Told:
     low, high, points = gap.low or 0.0, gap.high or 0.0, gap.ours.rpartition(", ")[0]
     words = "ahead of" if low > 0 else "behind" if high < 0 else "not decidedly apart from"
     hoyer, shares = ([table.ours(quantity, name) for name in ("ℓ1.1", "ℓ2")] for quantity in (HOYER, SMALL))
+    as_good = "A vision transformer under ℓp mirror descent is as accurate as under Adam"
+    measured = f"ℓ1.1 {points} points from AdamW on {data['data']} (notebook {gap.published})"
+    sparser = "A vision transformer's keys are sparser under ℓ1.1 than under ℓ2"
+    small = f"{' against '.join(shares)} of the key weights are below 0.01"
     return Told(
         f"ℓ1.1 is {words} AdamW ({points} points); Hoyer index of its keys {hoyer[0]}, of ℓ2's {hoyer[1]}",
         f"Accuracies are those after the last epoch on {data['data']}.",
-        table.claim(
-            "A vision transformer under ℓp mirror descent is as accurate as under Adam",
-            f"ℓ1.1 {points} points from AdamW on {data['data']} (notebook {gap.published}).",
-            f"{LAST} above",
-            larger="adam",
-        ),
-        table.claim(
-            "A vision transformer's keys are sparser under ℓ1.1 than under ℓ2",
-            f"{' against '.join(shares)} of the key weights are below 0.01.",
-            f"{SMALL}: ",
-            f"{HOYER}: ",
-            larger="keys",
-        ),
+        table.claim(as_good, f"{measured}.", f"{LAST} above", larger="adam"),
+        table.claim(sparser, f"{small}.", f"{SMALL}: ", f"{HOYER}: ", larger="keys"),
     )
 
 
