@@ -104,8 +104,12 @@ def find_recipe(name: str, module: nn.Module, projection: str, call: Call) -> Re
             bias = own_bias.detach().double().reshape(H, size)
         plain = made_by(hidden, matrix[rows], bias)
         for rotation, norm in product(_rotations(call.turn, size), _norms(module)):
-            made = _made(plain, call, rotation, norm)
-            if made is None or made.shape != target.shape:
+            try:
+                made = turned(plain if norm is None or norm.behind else norm(plain), call, rotation)
+                made = norm(made) if norm is not None and norm.behind else made
+            except (RuntimeError, IndexError, TypeError, ValueError):  # another layout of the norm is the right one
+                continue
+            if made.shape != target.shape:
                 continue
             factor = float((made * target).sum() / (made * made).sum().clamp(min=1e-300))
             error = (made * factor - target).abs().max()
@@ -116,15 +120,6 @@ def find_recipe(name: str, module: nn.Module, projection: str, call: Call) -> Re
         f"layer {name} ({type(module).__name__}) makes its queries of {projection} in a way that the audit does not "
         "know, and so the model cannot be audited."
     )
-
-
-def _made(plain: Tensor, call: Call, rotation: str | None, norm: Norm | None) -> Tensor | None:
-    """Queries (B, H, Q, d_h) by norm and rotation; None where the norm does not take them."""
-    try:
-        made = turned(plain if norm is None or norm.behind else norm(plain), call, rotation)
-        return norm(made) if norm is not None and norm.behind else made
-    except (RuntimeError, IndexError, TypeError, ValueError):  # another layout is the right one
-        return None
 
 
 def _recipe(
@@ -138,13 +133,11 @@ def _recipe(
     factor: float,
 ) -> Recipe:
     """The recipe of queries factor · norm(R (W z + b)), W being these rows (H, d_h) of the matrix."""
-    H, size = rows.shape
     matrix = matrix_of(module, projection).double()
-    position = call.bias is not None
-    gain, shift, axes = torch.ones_like(matrix[rows][..., 0]), None, None
     raw, raw_bias = matrix[rows], bias
+    gain, on_keys, shift, axes = torch.ones_like(raw[..., 0]), None, None, None
     if norm is not None:
-        gain, added, centred = norm.parts(H, size, matrix.device)
+        gain, added, centred = norm.parts(*rows.shape, matrix.device)
         shift = added if added.any() else None
         axes = None if not centred else (0, 1) if norm.layout == "whole" else (1,)
         if norm.behind and (centred or shift is not None):
@@ -152,8 +145,8 @@ def _recipe(
                 f"{type(module).__name__} takes the mean off its queries behind their rotation, so that they are no "
                 "linear map of its tokens, and the model cannot be audited."
             )
-    on_keys = gain if norm is not None and norm.behind and not torch.allclose(gain, gain[:, :1]) else None
-    gain = torch.ones_like(gain) if on_keys is not None else gain
+        if norm.behind and not torch.allclose(gain, gain[:, :1]):
+            gain, on_keys = torch.ones_like(gain), gain
 
     def query_of(matrix: Tensor) -> Tensor:
         weight = matrix[rows]
@@ -162,9 +155,13 @@ def _recipe(
 
     if bias is not None:
         bias = (bias if axes is None else bias - bias.mean(axes, keepdim=True)) * gain * factor
-    key_name = key_projection(module, projection) or projection
+    if "query" in projection:
+        beside = projection.replace("query", "key")
+    else:
+        beside = projection.replace("q", "k", 1).replace("Q", "K", 1)
+    key_name = beside if beside in dict(module.named_children()) else projection
     key_rows = _key_rows(module, key_name, key_name == projection, call, rotation)
-    bare = rotation is None and norm is None and not position and call.sinks is None and call.offsets is None
+    bare = all(part is None for part in (rotation, norm, call.bias, call.sinks, call.offsets))
     token_form = bare and key_rows is not None and len(key_rows.unique()) == key_rows.numel()
     return Recipe(
         weight=query_of(matrix),
@@ -174,7 +171,7 @@ def _recipe(
         key=matrix_of(module, key_name).double()[key_rows] if token_form and key_rows is not None else None,
         norm=None if norm is None else lambda z: norm.scales(made_by(z.unsqueeze(1), raw, raw_bias))[..., 0],
         rotation=rotation,
-        position=position,
+        position=call.bias is not None,
         sinks=None if call.sinks is None else call.sinks.detach().double().reshape(-1),
         query_of=query_of,
         key_of=(lambda keys: keys[key_rows]) if key_rows is not None else _key_size(module, key_name, rows, call),
@@ -185,13 +182,10 @@ def _recipe(
 
 def _norms(module: nn.Module) -> list[Norm | None]:
     """The ways to use the module's norm of queries, if it has one."""
-    children = (getattr(module, name, None) for name in NORMS)
-    norm = next(
-        (child for child in children if isinstance(child, nn.Module) and not isinstance(child, nn.Identity)), None
-    )
-    if norm is None:
-        return [None]
-    return [Norm(norm, layout, behind) for behind in (False, True) for layout in ("heads", "tokens", "whole")]
+    for norm in (getattr(module, name, None) for name in NORMS):
+        if isinstance(norm, nn.Module) and not isinstance(norm, nn.Identity):
+            return [Norm(norm, layout, behind) for behind in (False, True) for layout in ("heads", "tokens", "whole")]
+    return [None]
 
 
 def _rotations(turn: tuple[Tensor, Tensor] | None, size: int) -> list[str | None]:
@@ -265,15 +259,6 @@ def _bias_of(module: nn.Module, name: str) -> Tensor | None:
     return None if bias is None else bias.detach().double()
 
 
-def key_projection(module: nn.Module, projection: str) -> str | None:
-    """The child that makes keys beside the one that makes queries; None where one makes both, or none is known."""
-    if "query" in projection:
-        beside = projection.replace("query", "key")
-    else:
-        beside = projection.replace("q", "k", 1).replace("Q", "K", 1)
-    return beside if beside != projection and beside in dict(module.named_children()) else None
-
-
 def _key_rows(module: nn.Module, name: str, packed: bool, call: Call, rotation: str | None) -> Tensor | None:
     """Rows (H, d_h), by head, that make keys R (W_K x + b), found by trying; None where keys are made otherwise."""
     H, size = call.query.shape[1], call.query.shape[-1]
@@ -300,16 +285,16 @@ def _key_size(module: nn.Module, name: str, rows: Tensor, call: Call) -> Callabl
     tokens = call.tokens.double()
     groups = next((G for G in range(H, 0, -1) if H % G == 0 and G * size <= len(matrix)), 1)
     own = torch.arange(len(matrix))[-groups * size :].reshape(groups, -1)
-    scale = torch.ones((), dtype=torch.float64)
+    scale = 1.0
     if matrix.shape[-1] == tokens.shape[-1]:
         made = made_by(tokens, matrix[own], None).norm() / groups**0.5
-        scale = (call.key.double().norm() / call.key.shape[1] ** 0.5 / made.clamp(min=1e-300)).cpu()
-    return lambda keys: (keys[own] * scale.to(keys)).repeat_interleave(H // groups, 0)
+        scale = float(call.key.double().norm() / call.key.shape[1] ** 0.5 / made.clamp(min=1e-300))
+    return lambda keys: (keys[own] * scale).repeat_interleave(H // groups, 0)
 
 
-def looseness(x: Tensor | None) -> float:
+def looseness(x: Tensor) -> float:
     """How many times less exact than float32 numbers may be."""
-    return 50.0 if x is not None and x.dtype in (torch.float16, torch.bfloat16) else 1.0
+    return 50.0 if x.dtype in (torch.float16, torch.bfloat16) else 1.0
 
 
 def made_by(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
