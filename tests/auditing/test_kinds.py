@@ -88,7 +88,9 @@ def test_induction_is_asked_of_the_token_behind_the_earlier_one():
     nowhere = Places(torch.tensor([1]), torch.zeros(1).long(), None, torch.tensor([]), False)
     for selections in layers:
         selections.add(torch.zeros(1, 4).long(), torch.ones(1, 2, dtype=torch.bool), nowhere)
-    find_induction(adapter_for(model), Vocabulary(ordinary=range(3, 40)), layers, length=4, sequences=3)
+    find_induction(
+        adapter_for(model), Vocabulary(ordinary=range(3, 40)), [(each,) for each in layers], length=4, sequences=3
+    )
     assert [layers[0].of_head(head)["induction"] for head in range(4)] == [1.0] * 4
     assert layers[0].chances()["induction"] == pytest.approx(sum(1 / m for m in (5, 6, 7, 8)) / 4)
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,14 +20,11 @@ from mirrormax.nets import TransformerClassifier, VisionTransformer
 
 HEADED = ("ForSequenceClassification", "ForImageClassification")
 CAUSAL = ("ForCausalLM", "LMHeadModel")
-IN_PROJECTIONS = ("in_proj_weight", "in_proj")
-"""What makes queries, keys and values in ``nn.MultiheadAttention`` and in DeBERTa's first version."""
 Readout = Callable[[Any], Tensor]
 """From a model's output to logits (B, classes)."""
 
 
-@dataclass(frozen=True, eq=False)
-class Part:
+class Part(NamedTuple):
     """An attention module of a model: its name, what makes its queries, and the way to work out its calls, if any."""
 
     name: str
@@ -71,7 +67,8 @@ class Adapter:
             if way is None and projection is None:
                 continue
             name = name or "attention"
-            projection = projection or next((packed for packed in IN_PROJECTIONS if hasattr(module, packed)), None)
+            if projection is None:  # nn.MultiheadAttention has one parameter, DeBERTa's first version one layer
+                projection = next((packed for packed in ("in_proj_weight", "in_proj") if hasattr(module, packed)), None)
             if projection is None:
                 raise ValueError(
                     f"layer {name} ({type(module).__name__}) has no child by a name that makes queries, such as query, "
@@ -240,11 +237,7 @@ class HuggingFaceAdapter(Adapter):
 
 
 def adapter_for(
-    model: Any,
-    form: str | None = None,
-    *,
-    head: Readout | None = None,
-    ways: Mapping[str, Way] | None = None,
+    model: Any, form: str | None = None, *, head: Readout | None = None, ways: Mapping[str, Way] | None = None
 ) -> Adapter:
     """The adapter of a model, an adapter being its own; see :class:`Adapter` for what may be said about the model."""
     if isinstance(model, Adapter):

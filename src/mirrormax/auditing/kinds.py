@@ -66,12 +66,7 @@ def place_shares(alpha: Tensor, mask: Tensor, places: Places) -> tuple[dict[str,
         real[:, -1] = False
     count = mask.sum(-1).clamp(min=1).double()
     last = torch.where(real, order, -1).amax(-1)
-    singles = {
-        "on_first": places.first,
-        "on_last": last,
-        "on_self": places.query,
-        "on_previous": places.query - 1,
-    }
+    singles = {"on_first": places.first, "on_last": last, "on_self": places.query, "on_previous": places.query - 1}
     selected, chances = {}, {}
     for name, place in singles.items():
         at = place.clamp(0, T - 1).unsqueeze(1)
@@ -166,14 +161,15 @@ def kind_of(shares: Mapping[str, float | None], chances: Mapping[str, float | No
 def find_induction(
     adapter: Adapter,
     vocabulary: Vocabulary,
-    *selections: Sequence[Selections],
+    layers: Sequence[Sequence[Selections]],
+    *,
     length: int = 24,
     sequences: int = 8,
     seed: int = 0,
 ) -> None:
     """Run a language model on random tokens that are repeated once, and add who looks behind the first time.
 
-    ``selections`` are lists by layer. Nothing is done with a model that is none, or whose ordinary tokens nobody knows.
+    Nothing is done with a model that is none, or whose ordinary tokens nobody knows.
     """
     if not adapter.causal or not len(vocabulary.ordinary):
         return
@@ -192,7 +188,7 @@ def find_induction(
     queries = torch.arange(first + drawn.shape[1], ids.shape[1], device=device)
     targets = queries - drawn.shape[1] + 1
     with watching(adapter) as watch:
-        for view, of_layer in zip(watch.run(batch), zip(*selections, strict=True), strict=True):
+        for view, of_layer in zip(watch.run(batch), layers, strict=True):
             for heads in of_layer:
                 if heads.weights is None or heads.weights:
                     heads.add_induction(view, queries, targets)

@@ -51,16 +51,7 @@ import torch
 from torch import Tensor, nn
 
 from mirrormax.auditing.calls import UNSEEN, Call, Edit
-from mirrormax.auditing.recipes import (
-    AGREEMENT,
-    Recipe,
-    extended,
-    find_recipe,
-    looseness,
-    matrix_of,
-    rotated,
-    turned,
-)
+from mirrormax.auditing.recipes import AGREEMENT, Recipe, extended, find_recipe, looseness, matrix_of, rotated, turned
 
 TOKEN, QUERY = "token", "query"
 
@@ -96,7 +87,7 @@ class Layer:
         """How many heads it has."""
         return len(self.recipe.weight)
 
-    def view(self, gradient: Tensor | None = None) -> View:
+    def view(self) -> View:
         """What the last pass showed; the first one finds out how queries are made."""
         call = self.call
         if any(part is UNSEEN for part in (call.query, call.hidden, call.context)):
@@ -121,7 +112,7 @@ class Layer:
                 )
             self.recipe, self.scale = recipe, call.scale
             self.form = TOKEN if recipe.key is not None and self.wanted_form != QUERY else QUERY
-        return View(self, call, gradient)
+        return View(self, call)
 
     def matrices(self) -> tuple[Tensor, Tensor]:
         """What makes queries and what makes keys, (out, in) each, sharing the parameters' memory; one, where packed."""
@@ -163,8 +154,10 @@ class Layer:
 class View:
     """One call of a layer in one batch: B sequences, Q queries, T tokens (a learned sink is the last), H heads."""
 
-    def __init__(self, layer: Layer, call: Call, gradient: Tensor | None = None) -> None:
-        self.layer, self.call, self.gradient = layer, call, gradient
+    gradient: Tensor | None = None  # of what was asked about, at the heads' outputs (B, R, H, d_v)
+
+    def __init__(self, layer: Layer, call: Call) -> None:
+        self.layer, self.call = layer, call
         self.sink = call.sinks is not None  # whether the last token is one that the layer has of its own
         self.mask = nn.functional.pad(call.mask, (0, 1), value=True) if self.sink else call.mask  # (B, Q, T)
 

@@ -28,7 +28,7 @@ from mirrormax._files import load_object
 from mirrormax.auditing.adapters import CAUSAL, HEADED
 from mirrormax.auditing.models import IMAGES, WORDS, Loaded, OwnModel
 from mirrormax.data import END
-from mirrormax.nets import SPARSE_WEIGHTS, Checkpoint, load_model
+from mirrormax.nets import SPARSE_WEIGHTS, load_model
 from mirrormax.pruning import load_sparse
 
 TOKENIZER_FILES = (
@@ -109,16 +109,11 @@ def _own(folder: Path) -> Loaded:
         raise ValueError(
             f"{folder} has no tokenizer.json, so that texts cannot be read; save the model with its tokenizer."
         )
-    if checkpoint.kind == "lm":
-        return _own_language_model(checkpoint, files)
-    return OwnModel(checkpoint.model, WORDS, tokenizer=checkpoint.tokenizer, longest=config.max_length, **made)
-
-
-def _own_language_model(checkpoint: Checkpoint, files: tuple[Path, ...]) -> Loaded:
-    """A :class:`~mirrormax.nets.Decoder` as the Llama that it is, which the adapter of transformers reads."""
+    if checkpoint.kind == "sentiment":
+        return OwnModel(checkpoint.model, WORDS, tokenizer=checkpoint.tokenizer, longest=config.max_length, **made)
     import transformers
 
-    config: Any = checkpoint.model.config
+    # a Decoder is a Llama, which the adapter of transformers reads
     with torch.device("meta"):
         model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**config.llama()))
     model = model.to_empty(device="cpu")
@@ -147,7 +142,13 @@ def _hugging_face(folder: Path, config: dict[str, Any], allow_pickle: bool) -> L
         raise ValueError(
             f"{folder} has no .safetensors weights; convert them, or give --allow-pickle if you trust those there."
         )
-    architecture = _architecture(folder, config)
+    names = config.get("architectures") or []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError(
+            f"{folder / 'config.json'} has architectures {names!r}, which must be a list of names such as "
+            "'BertModel'; save the model again."
+        )
+    architecture = names[0] if names else ""
     import transformers
 
     end = next((end for end in (*HEADED, *CAUSAL) if architecture.endswith(end)), "")
@@ -258,19 +259,6 @@ def _whole(what: Path, kind: str, read: Callable[[], tuple[Any, Any]]) -> Any:
 
 def _files(folder: Path, *patterns: str) -> tuple[Path, ...]:
     return tuple(sorted({path for pattern in patterns for path in folder.glob(pattern) if path.is_file()}))
-
-
-def _architecture(folder: Path, config: dict[str, Any]) -> str:
-    """The class that a config.json names first, or nothing."""
-    names = config.get("architectures")
-    if names is None or names == []:
-        return ""
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ValueError(
-            f"{folder / 'config.json'} has architectures {names!r}, which must be a list of names such as "
-            "'BertModel'; save the model again."
-        )
-    return str(names[0])
 
 
 def _tokenizer(folder: Path, options: Mapping[str, Any]) -> Any:

@@ -196,7 +196,7 @@ def robustness(
     predictions: Sequence[Prediction], adapter: Adapter, held_out: Iterable[Any] | None, tell: Progress
 ) -> list[Robustness]:
     """What every layer predicts, with the share of selections that change on held-out texts, if any, beside it."""
-    if held_out is None or not predictions:
+    if held_out is None:
         return [answer for k, layer in enumerate(predictions) for answer in layer.answers(k)]
     batches, schemes = list(held_out), predictions[0].schemes
     shares: list[dict[str, Tensor]] = [{} for _ in predictions]
