@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from audited_architectures import make
+from audited_architectures import batch_of, make
 
 import mirrormax
 from mirrormax.auditing import Vocabulary, adapter_for
@@ -93,6 +93,12 @@ def test_induction_is_asked_of_the_token_behind_the_earlier_one():
     )
     assert [layers[0].of_head(head)["induction"] for head in range(4)] == [1.0] * 4
     assert layers[0].chances()["induction"] == pytest.approx(sum(1 / m for m in (5, 6, 7, 8)) / 4)
+
+
+def test_repeated_tokens_are_as_many_as_a_model_can_read():
+    words = Vocabulary(ordinary=range(3, 40))  # twice 24 of them are more than the 32 positions of this one
+    found = mirrormax.audit(make("mpt"), [batch_of("mpt")], vocabulary=words, samples=2, controls=0)
+    assert all(0 <= head.induction <= 1 for head in found.heads)
 
 
 def test_a_first_token_that_selects_itself_is_no_sink():

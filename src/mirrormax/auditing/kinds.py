@@ -28,6 +28,7 @@ from torch import Tensor
 
 from mirrormax.auditing.adapters import Adapter
 from mirrormax.auditing.layers import View
+from mirrormax.auditing.models import longest_text
 from mirrormax.auditing.options import Vocabulary
 from mirrormax.auditing.watch import watching
 
@@ -173,9 +174,7 @@ def find_induction(
     """
     if not adapter.causal or not len(vocabulary.ordinary):
         return
-    config: Any = getattr(adapter.model, "config", None)
-    longest = getattr(config, "max_position_embeddings", None) or 2 * length + 1
-    length = min(length, (longest - 1) // 2)
+    length = min(length, (longest_text(getattr(adapter.model, "config", None)) - 1) // 2)
     random, ordinary = torch.Generator().manual_seed(seed), torch.as_tensor(vocabulary.ordinary)
     drawn = torch.stack([ordinary[torch.randperm(len(ordinary), generator=random)[:length]] for _ in range(sequences)])
     ids = torch.cat([drawn, drawn], 1)

@@ -26,7 +26,7 @@ import torch
 from mirrormax._extras import install
 from mirrormax._files import load_object
 from mirrormax.auditing.adapters import CAUSAL, HEADED
-from mirrormax.auditing.models import IMAGES, WORDS, Loaded, OwnModel
+from mirrormax.auditing.models import IMAGES, WORDS, Loaded, OwnModel, longest_text
 from mirrormax.data import END
 from mirrormax.nets import SPARSE_WEIGHTS, load_model
 from mirrormax.pruning import load_sparse
@@ -47,8 +47,6 @@ TRAINING = "mirrormax_training"
 NO_CODE: Mapping[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 WHOLE: Mapping[str, Any] = {"output_loading_info": True, "ignore_mismatched_sizes": True}
 """Weights that are missing or do not fit are refused by name."""
-NO_LIMIT = 1 << 20
-"""Tokens of a text for models that name no longest one, such as those with relative positions."""
 
 
 def load_for_audit(folder: str | Path, *, allow_pickle: bool = False) -> Loaded:
@@ -276,13 +274,6 @@ def _tokenizer(folder: Path, options: Mapping[str, Any]) -> Any:
         "save the model with its tokenizer",
         partial(AutoTokenizer.from_pretrained, folder, **options),
     )
-
-
-def longest_text(config: Any) -> int:
-    """Positions a text may have; RoBERTa keeps its first pad_token_id + 1 for itself."""
-    reserved = config.pad_token_id + 1 if config.model_type in ("roberta", "xlm-roberta", "camembert") else 0
-    positions = getattr(config, "max_position_embeddings", None)
-    return int(positions) - reserved if positions else NO_LIMIT
 
 
 def _image(folder: Path, config: Any) -> dict[str, Any]:

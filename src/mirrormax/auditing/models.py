@@ -20,6 +20,8 @@ from mirrormax.nets import pixel_inputs, resized
 WORDS, IMAGES = "words", "images"
 WANTS_START = ("gemma",)
 """Kinds of models that were trained with a first token which their GGUF tokenizers leave out."""
+NO_LIMIT = 1 << 20
+"""Tokens of a text for models that name no longest one, such as those with relative positions."""
 PARTING = (".", "!", "?", ",", ";", ":", "\n")
 """Marks that part texts, beside the tokenizer's special tokens."""
 
@@ -173,6 +175,14 @@ class OwnModel(Loaded):
     def _mark(self, text: str) -> int | None:
         mark: int | None = None if self.tokenizer is None else self.tokenizer.token_to_id(text)
         return mark
+
+
+def longest_text(config: Any) -> int:
+    """Positions a text may have; RoBERTa keeps its first pad_token_id + 1 for itself, and MPT has a name of its own."""
+    kind = getattr(config, "model_type", "")
+    reserved = config.pad_token_id + 1 if kind in ("roberta", "xlm-roberta", "camembert") else 0
+    positions = getattr(config, "max_position_embeddings", None) or getattr(config, "max_seq_len", None)
+    return int(positions) - reserved if positions else NO_LIMIT
 
 
 def padded(rows: Sequence[Sequence[int]], pad: int) -> Tensor:

@@ -27,8 +27,8 @@ from mirrormax._attention_names import BEHIND
 from mirrormax._checks import several
 from mirrormax.auditing.adapters import Adapter, HuggingFaceAdapter, adapter_for
 from mirrormax.auditing.changes import EMPTY, over_texts, there_of
-from mirrormax.auditing.loading import load_for_audit, longest_text
-from mirrormax.auditing.models import WORDS, Loaded
+from mirrormax.auditing.loading import load_for_audit
+from mirrormax.auditing.models import WORDS, Loaded, longest_text
 from mirrormax.auditing.recipes import AGREEMENT, Norm, matrix_of
 from mirrormax.auditing.result import Effect
 from mirrormax.auditing.watch import watching
