@@ -58,45 +58,6 @@ class Places:
     sink: bool  # whether the last token is a learned sink, which is no place
 
 
-def place_shares(alpha: Tensor, mask: Tensor, places: Places) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Whether heads (N, H) select each kind of token, and the chance (N,) that an even choice would."""
-    T = mask.shape[1]
-    order = torch.arange(T, device=mask.device)
-    real = mask.clone()
-    if places.sink:
-        real[:, -1] = False
-    count = mask.sum(-1).clamp(min=1).double()
-    last = torch.where(real, order, -1).amax(-1)
-    singles = {"on_first": places.first, "on_last": last, "on_self": places.query, "on_previous": places.query - 1}
-    selected, chances = {}, {}
-    for name, place in singles.items():
-        at = place.clamp(0, T - 1).unsqueeze(1)
-        visible = (place >= 0) & (place < T) & real.gather(1, at).squeeze(1)
-        if name == "on_first":
-            visible &= places.query != places.first  # a first token that selects itself is no sink
-        selected[name] = (alpha == place.unsqueeze(1)) & visible.unsqueeze(1)
-        chances[name] = visible.double() / count
-    parts = torch.zeros_like(mask)
-    if places.words is not None and places.separators.numel():
-        width = min(T, places.words.shape[1])
-        parts[:, :width] = torch.isin(places.words[:, :width], places.separators)
-        parts &= real
-    selected["on_separator"] = parts.gather(1, alpha)
-    chances["on_separator"] = parts.sum(-1).double() / count
-    return selected, chances
-
-
-def place_counts(alpha: Tensor, places: Places) -> list[Tensor]:
-    """How often heads (N, H) select each of the first FAR places, and of the FAR up to the query: (H, FAR) both."""
-    back = places.query.unsqueeze(1) - alpha
-    counts = []
-    for place in (alpha, back):
-        near = (place >= 0) & (place < FAR)
-        hits = torch.nn.functional.one_hot(place.clamp(0, FAR - 1), FAR) * near.unsqueeze(-1)
-        counts.append(hits.sum(0).cpu())
-    return counts
-
-
 class Selections:
     """Which tokens heads select, or other weights in their place: sums over rows, (H,) each.
 
@@ -118,14 +79,37 @@ class Selections:
 
     def add(self, alpha: Tensor, mask: Tensor, places: Places) -> None:
         """Rows of heads that select alpha (N, H) and may look where mask (N, T) is."""
-        shares, chances = place_shares(alpha, mask, places)
-        for name, values in shares.items():
-            self._sums[name] += values.double().sum(0).cpu()
-        for name, chance in chances.items():
-            self._chances[name] += float(chance.sum())
-        self._chances["on_place"] += float((1 / mask.sum(-1).double()).sum())
-        self._places = [a + b for a, b in zip(self._places, place_counts(alpha, places), strict=True)]
+        T = mask.shape[1]
+        order = torch.arange(T, device=mask.device)
+        real = mask.clone()
+        if places.sink:
+            real[:, -1] = False
+        count = mask.sum(-1).double()
+        last = torch.where(real, order, -1).amax(-1)
+        singles = {"on_first": places.first, "on_last": last, "on_self": places.query, "on_previous": places.query - 1}
+        for name, place in singles.items():
+            at = place.clamp(0, T - 1).unsqueeze(1)
+            visible = (place >= 0) & (place < T) & real.gather(1, at).squeeze(1)
+            if name == "on_first":
+                visible &= places.query != places.first  # a first token that selects itself is no sink
+            self._add(name, (alpha == place.unsqueeze(1)) & visible.unsqueeze(1), visible / count)
+        parts = torch.zeros_like(mask)
+        if places.words is not None and places.separators.numel():
+            width = min(T, places.words.shape[1])
+            parts[:, :width] = torch.isin(places.words[:, :width], places.separators)
+            parts &= real
+        self._add("on_separator", parts.gather(1, alpha), parts.sum(-1) / count)
+        self._chances["on_place"] += float((1 / count).sum())
+        for k, place in enumerate((alpha, places.query.unsqueeze(1) - alpha)):
+            near = (place >= 0) & (place < FAR)
+            hits = torch.nn.functional.one_hot(place.clamp(0, FAR - 1), FAR) * near.unsqueeze(-1)
+            self._places[k] += hits.sum(0).cpu()
         self.rows += len(alpha)
+
+    def _add(self, name: str, selected: Tensor, chance: Tensor) -> None:
+        """Whether heads (N, H) select a kind of token, and the chance (N,) that an even choice would."""
+        self._sums[name] += selected.double().sum(0).cpu()
+        self._chances[name] += float(chance.sum())
 
     def add_induction(self, view: View, queries: Tensor, targets: Tensor) -> None:
         """How often heads select the targets (R,) at the queries (R,) of a pass, and how often an even choice would."""

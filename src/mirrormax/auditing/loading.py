@@ -60,9 +60,7 @@ def load_for_audit(folder: str | Path, *, allow_pickle: bool = False) -> Loaded:
     if folder.is_dir() and not (folder / "config.json").is_file():
         files = sorted(folder.glob(f"*{GGUF}"))
     if len(files) == 1:
-        _check_gguf(files[0])
-        with _reading_once():
-            return replace(_gguf(files[0]), folder=given)
+        return replace(_gguf(files[0]), folder=given)
     if (folder / "model" / "config.json").is_file() and not (folder / "model.safetensors").is_file():
         folder = folder / "model"  # a run keeps its checkpoint there
     path = folder / "config.json"
@@ -124,11 +122,19 @@ def _own(folder: Path) -> Loaded:
 
 
 def _gguf(path: Path) -> Loaded:
+    with path.open("rb") as file:
+        if file.read(4) != b"GGUF":
+            raise ValueError(f"{path} is no GGUF file, whatever its name says; give one.")
+    try:
+        import gguf  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise ValueError(f"{path} needs the package gguf to be read; {install('audit')}.") from error
     import transformers
 
     options, maker = {**NO_CODE, "gguf_file": path.name}, transformers.AutoModelForCausalLM
-    model = _whole(path, "model", partial(maker.from_pretrained, path.parent, **WHOLE, **options))
-    tokenizer = _tokenizer(path.parent, options)
+    with _reading_once():
+        model = _whole(path, "model", partial(maker.from_pretrained, path.parent, **WHOLE, **options))
+        tokenizer = _tokenizer(path.parent, options)
     return Loaded(model, WORDS, (), tokenizer, longest_text(model.config), {}, (path,))
 
 
@@ -178,16 +184,6 @@ def _pruned_model(folder: Path, maker: Any) -> tuple[Any, dict[str, Any]]:
     model = maker.from_config(transformers.AutoConfig.from_pretrained(folder, **NO_CODE))
     keys = model.load_state_dict(load_sparse(folder / SPARSE_WEIGHTS), strict=False)
     return model.eval(), {"missing_keys": keys.missing_keys}
-
-
-def _check_gguf(path: Path) -> None:
-    with path.open("rb") as file:
-        if file.read(4) != b"GGUF":
-            raise ValueError(f"{path} is no GGUF file, whatever its name says; give one.")
-    try:
-        import gguf  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise ValueError(f"{path} needs the package gguf to be read; {install('audit')}.") from error
 
 
 @contextmanager
@@ -280,23 +276,17 @@ def _image(folder: Path, config: Any) -> dict[str, Any]:
     path = folder / IMAGES_FILE
     settings = load_object(path, "save the model again") if path.is_file() else {}
     size, channels = config.image_size, config.num_channels
-    return {
-        "size": size if isinstance(size, int) else size[0],
-        "channels": channels,
-        "mean": _per_channel(path, settings, "image_mean", channels),
-        "std": _per_channel(path, settings, "image_std", channels),
-    }
-
-
-def _per_channel(path: Path, settings: dict[str, Any], name: str, channels: int) -> float | list[float]:
-    value: Any = settings.get(name, 0.5)
-    numbers = value if isinstance(value, list) else [value]
-    fits = len(numbers) in (1, channels) and all(
-        type(number) in (int, float) and number == number for number in numbers
-    )
-    if not fits or (name == "image_std" and not all(number > 0 for number in numbers)):
-        raise ValueError(f"{path} has {name} {value!r}, which must be {channels} numbers; save the model again.")
-    return [float(number) for number in numbers] if isinstance(value, list) else float(value)
+    image = {"size": size if isinstance(size, int) else size[0], "channels": channels}
+    for name in ("mean", "std"):
+        value: Any = settings.get(f"image_{name}", 0.5)
+        numbers = value if isinstance(value, list) else [value]
+        fit = all(type(number) in (int, float) and number == number for number in numbers)
+        if not fit or len(numbers) not in (1, channels) or (name == "std" and not min(numbers) > 0):
+            raise ValueError(
+                f"{path} has image_{name} {value!r}, which must be {channels} numbers; save the model again."
+            )
+        image[name] = [float(number) for number in numbers] if isinstance(value, list) else float(value)
+    return image
 
 
 @contextmanager

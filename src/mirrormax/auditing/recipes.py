@@ -31,31 +31,6 @@ LARGE = 1e3
 
 
 @dataclass(frozen=True, eq=False)
-class Recipe:
-    """How a layer's queries come about, found on its first pass."""
-
-    weight: Tensor  # (H, d_h, d) W_Q, with the gain of the norm and what queries are multiplied by
-    bias: Tensor | None  # (H, d_h)
-    shift: Tensor | None  # (H, d_h) added behind the norm
-    gain: Tensor | None  # (H, d_h) of a norm behind the rotation, which goes to the keys
-    key: Tensor | None  # (H, d_h, d) W_K where keys are plain, so that there is a token form
-    norm: Callable[[Tensor], Tensor] | None  # z (n, d) to the 1/rms (n, H) of its queries
-    rotation: str | None
-    position: bool  # whether logits have a bias of position
-    sinks: Tensor | None  # (H,)
-    query_of: Callable[[Tensor], Tensor]  # from the matrix (out, in) that makes queries to ``weight``
-    key_of: Callable[[Tensor], Tensor]  # from the matrix that makes keys to W_K (H, d_h, d), or to what has its size
-    key_name: str  # of that matrix
-    plain: bool  # whether queries and keys are R (W x + b) of these, with nothing else that depends on them
-
-    @property
-    def constant(self) -> bool:
-        """Whether z̃ needs a constant that it has not got from the bias."""
-        needed = self.shift is not None or self.position or self.sinks is not None
-        return needed and (self.bias is None or self.norm is not None)
-
-
-@dataclass(frozen=True, eq=False)
 class Norm:
     """A norm of queries (B, H, Q, d_h), given to the module by ``layout``; behind the rotation, or before it."""
 
@@ -98,7 +73,13 @@ def find_recipe(name: str, module: nn.Module, projection: str, call: Call) -> Re
     matrix, biases = matrix_of(module, projection).double(), _bias_of(module, projection)
     own_bias: Any = getattr(module, "q_bias", None)  # of layers that pack projections without biases
     fits = matrix.shape[-1] == hidden.shape[-1]
-    for rows in _cuts(len(matrix), H, size, call.turn) if fits else ():
+    ways = [rows for rows, _ in _packings(len(matrix), H, call.key.shape[1], size)] if fits else []
+    last = 0 if call.turn is None else call.turn[0].shape[-1]
+    if 0 < last < size:  # DeepSeek turns the last coordinates of every head in another order
+        inner = torch.arange(size)
+        inner[-last:] = torch.cat([inner[-last:][0::2], inner[-last:][1::2]])
+        ways += [way[:, inner] for way in ways]
+    for rows in ways:
         bias = None if biases is None else biases[rows]
         if bias is None and isinstance(own_bias, Tensor):
             bias = own_bias.detach().double().reshape(H, size)
@@ -115,69 +96,75 @@ def find_recipe(name: str, module: nn.Module, projection: str, call: Call) -> Re
             error = (made * factor - target).abs().max()
             if error <= AGREEMENT * target.abs().max() * looseness(call.query):
                 factor = 1.0 if abs(factor - 1) < 1e-5 else factor  # rounding of the layer's own numbers
-                return _recipe(module, projection, call, rows, bias, rotation, norm, factor)
+                return Recipe(module, projection, call, rows, bias, rotation, norm, factor)
     raise ValueError(
         f"layer {name} ({type(module).__name__}) makes its queries of {projection} in a way that the audit does not "
         "know, and so the model cannot be audited."
     )
 
 
-def _recipe(
-    module: nn.Module,
-    projection: str,
-    call: Call,
-    rows: Tensor,
-    bias: Tensor | None,
-    rotation: str | None,
-    norm: Norm | None,
-    factor: float,
-) -> Recipe:
-    """The recipe of queries factor · norm(R (W z + b)), W being these rows (H, d_h) of the matrix."""
-    matrix = matrix_of(module, projection).double()
-    raw, raw_bias = matrix[rows], bias
-    gain, on_keys, shift, axes = torch.ones_like(raw[..., 0]), None, None, None
-    if norm is not None:
-        gain, added, centred = norm.parts(*rows.shape, matrix.device)
-        shift = added if added.any() else None
-        axes = None if not centred else (0, 1) if norm.layout == "whole" else (1,)
-        if norm.behind and (centred or shift is not None):
-            raise ValueError(
-                f"{type(module).__name__} takes the mean off its queries behind their rotation, so that they are no "
-                "linear map of its tokens, and the model cannot be audited."
-            )
-        if norm.behind and not torch.allclose(gain, gain[:, :1]):
-            gain, on_keys = torch.ones_like(gain), gain
+class Recipe:
+    """How a layer's queries come about: as factor · norm(R (W z + b)), W being some rows (H, d_h) of a matrix."""
 
-    def query_of(matrix: Tensor) -> Tensor:
-        weight = matrix[rows]
-        weight = weight if axes is None else weight - weight.mean(axes, keepdim=True)
-        return weight * gain.to(weight).unsqueeze(-1) * factor
+    def __init__(
+        self,
+        module: nn.Module,
+        projection: str,
+        call: Call,
+        rows: Tensor,
+        bias: Tensor | None,
+        rotation: str | None,
+        norm: Norm | None,
+        factor: float,
+    ) -> None:
+        matrix = matrix_of(module, projection).double()
+        raw, raw_bias = matrix[rows], bias
+        gain, centred = torch.ones_like(raw[..., 0]), False
+        self.shift: Tensor | None = None  # (H, d_h) added behind the norm
+        self.gain: Tensor | None = None  # (H, d_h) of a norm behind the rotation, which goes to the keys
+        self.norm: Callable[[Tensor], Tensor] | None = None  # z (n, d) to the 1/rms (n, H) of its queries
+        if norm is not None:
+            self.norm = lambda z: norm.scales(made_by(z.unsqueeze(1), raw, raw_bias))[..., 0]
+            gain, added, centred = norm.parts(len(rows), rows.shape[1], matrix.device)
+            self.shift = added * factor if added.any() else None
+            if norm.behind and (centred or self.shift is not None):
+                raise ValueError(
+                    f"{type(module).__name__} takes the mean off its queries behind their rotation, so that they are "
+                    "no linear map of its tokens, and the model cannot be audited."
+                )
+            if norm.behind and not torch.allclose(gain, gain[:, :1]):
+                gain, self.gain = torch.ones_like(gain), gain
+        axes = (0, 1) if norm is not None and norm.layout == "whole" else (1,)
 
-    if bias is not None:
-        bias = (bias if axes is None else bias - bias.mean(axes, keepdim=True)) * gain * factor
-    if "query" in projection:
-        beside = projection.replace("query", "key")
-    else:
-        beside = projection.replace("q", "k", 1).replace("Q", "K", 1)
-    key_name = beside if beside in dict(module.named_children()) else projection
-    key_rows = _key_rows(module, key_name, key_name == projection, call, rotation)
-    bare = all(part is None for part in (rotation, norm, call.bias, call.sinks, call.offsets))
-    token_form = bare and key_rows is not None and len(key_rows.unique()) == key_rows.numel()
-    return Recipe(
-        weight=query_of(matrix),
-        bias=bias,
-        shift=None if shift is None else shift * factor,
-        gain=on_keys,
-        key=matrix_of(module, key_name).double()[key_rows] if token_form and key_rows is not None else None,
-        norm=None if norm is None else lambda z: norm.scales(made_by(z.unsqueeze(1), raw, raw_bias))[..., 0],
-        rotation=rotation,
-        position=call.bias is not None,
-        sinks=None if call.sinks is None else call.sinks.detach().double().reshape(-1),
-        query_of=query_of,
-        key_of=(lambda keys: keys[key_rows]) if key_rows is not None else _key_size(module, key_name, rows, call),
-        key_name=key_name,
-        plain=key_rows is not None and norm is None and call.offsets is None and not call.own_bias,
-    )
+        def query_of(matrix: Tensor) -> Tensor:
+            weight = matrix[rows]
+            weight = weight - weight.mean(axes, keepdim=True) if centred else weight
+            return weight * gain.to(weight).unsqueeze(-1) * factor
+
+        self.query_of = query_of  # from the matrix (out, in) that makes queries to ``weight``
+        self.weight = query_of(matrix)  # (H, d_h, d) W_Q, with the gain of the norm and what queries are multiplied by
+        if bias is not None:
+            bias = (bias - bias.mean(axes, keepdim=True) if centred else bias) * gain * factor
+        self.bias, self.rotation = bias, rotation  # (H, d_h), if any
+        self.position = call.bias is not None  # whether logits have a bias of position
+        self.sinks = None if call.sinks is None else call.sinks.detach().double().reshape(-1)  # (H,)
+        constant = self.shift is not None or self.position or self.sinks is not None
+        self.constant = constant and (bias is None or norm is not None)  # whether z̃ needs one beside that of the bias
+        if "query" in projection:
+            beside = projection.replace("query", "key")
+        else:
+            beside = projection.replace("q", "k", 1).replace("Q", "K", 1)
+        self.key_name = beside if beside in dict(module.named_children()) else projection  # of the matrix
+        keys = matrix_of(module, self.key_name).double()
+        key_rows = _key_rows(module, self.key_name, self.key_name == projection, call, rotation)
+        # From that matrix to W_K (H, d_h, d), or to what has its size.
+        self.key_of = _key_size(keys, rows, call) if key_rows is None else lambda keys: keys[key_rows]
+        # Whether queries and keys are R (W x + b) of these, with nothing else that depends on them.
+        self.plain = key_rows is not None and norm is None and call.offsets is None and not call.own_bias
+        self.key: Tensor | None = None  # W_K where keys are plain, so that there is a token form
+        bare = all(part is None for part in (rotation, norm, call.bias, call.sinks, call.offsets))
+        if bare and key_rows is not None and len(key_rows.unique()) == key_rows.numel():
+            self.key = keys[key_rows]
 
 
 def _norms(module: nn.Module) -> list[Norm | None]:
@@ -200,43 +187,27 @@ def _rotations(turn: tuple[Tensor, Tensor] | None, size: int) -> list[str | None
     return [*ways, None]
 
 
-def _cuts(count: int, heads: int, size: int, turn: tuple[Tensor, Tensor] | None) -> list[Tensor]:
-    """The ways in which the rows (H, d_h) of W_Q may lie in a matrix of ``count`` rows with more in it.
+def _packings(count: int, heads: int, groups: int, size: int) -> list[tuple[Tensor, Tensor | None]]:
+    """The ways in which the rows (H, d_h) of W_Q, and (G, d_h) of W_K if any, may lie in a matrix of ``count`` rows.
 
-    Its first rows; behind each head's its gate; the heads of a group before the group's key and value; CodeGen's four
-    parts; and with the last coordinates of every head in another order, as DeepSeek turns them.
+    First those of queries, behind them those of keys; behind each head's its gate; the heads of a group before the
+    group's key and value; and CodeGen's four parts.
     """
     order, rows = torch.arange(count), heads * size
-    ways = [order[:rows].reshape(heads, size)] if count >= rows else []
+    if count < rows:
+        return []
+    first = order[:rows].reshape(heads, size)
+    behind = order[rows : count - count % size].reshape(-1, size)
+    ways = [(first, behind[:groups] if len(behind) >= groups else None)]
     if count == 2 * rows:
-        ways.append(order.reshape(heads, 2, size)[:, 0])
-    groups, rest = divmod(count - rows, 2 * size)
-    if not rest and groups > 1 and heads % groups == 0:
-        each = heads // groups
-        ways.append(order.reshape(groups, each + 2, size)[:, :each].reshape(heads, size))
+        ways.append((order.reshape(heads, 2, size)[:, 0], None))
+    shared, rest = divmod(len(behind), 2)
+    if not count % size and not rest and shared > 0 and heads % shared == 0:
+        parts = order.reshape(shared, -1, size)
+        ways += [(first, behind[:shared]), (parts[:, :-2].reshape(heads, size), parts[:, -2])]
     if count == 3 * rows and heads % 4 == 0:
-        ways.append(order.reshape(4, 3, heads // 4, size)[:, 0].reshape(heads, size))
-    last = 0 if turn is None else turn[0].shape[-1]
-    if 0 < last < size:
-        inner = torch.arange(size)
-        inner[-last:] = torch.cat([inner[-last:][0::2], inner[-last:][1::2]])
-        ways += [way[:, inner] for way in ways]
-    return ways
-
-
-def _key_cuts(count: int, packed: bool, heads: int, groups: int, size: int) -> list[Tensor]:
-    """The ways in which the rows (G, d_h) of W_K may lie in a matrix, alone or behind those of queries."""
-    order, rows = torch.arange(count), heads * size
-    if not packed:
-        return [order.reshape(-1, size)] if count % size == 0 else []
-    ways = [order[rows : rows + groups * size].reshape(groups, size)] if count >= rows + groups * size else []
-    shared, rest = divmod(count - rows, 2 * size)
-    if not rest and shared > 0 and heads % shared == 0:
-        each = heads // shared
-        ways += [order[rows : rows + shared * size].reshape(shared, size)]
-        ways += [order.reshape(shared, each + 2, size)[:, each]]
-    if count == 3 * rows and heads % 4 == 0:
-        ways.append(order.reshape(4, 3, heads // 4, size)[:, 2].reshape(heads, size))
+        parts = order.reshape(4, 3, -1, size)
+        ways.append((parts[:, 0].reshape(heads, size), parts[:, 2].reshape(heads, size)))
     return ways
 
 
@@ -266,7 +237,11 @@ def _key_rows(module: nn.Module, name: str, packed: bool, call: Call, rotation: 
     matrix, bias = matrix_of(module, name).double(), _bias_of(module, name)
     if matrix.shape[-1] != tokens.shape[-1] or call.key.shape[2] != tokens.shape[1]:
         return None
-    for rows in _key_cuts(len(matrix), packed, H, call.key.shape[1], size):
+    if packed:
+        ways = [rows for _, rows in _packings(len(matrix), H, call.key.shape[1], size) if rows is not None]
+    else:
+        ways = [] if len(matrix) % size else [torch.arange(len(matrix)).reshape(-1, size)]
+    for rows in ways:
         if call.key.shape[1] % len(rows) or call.key.shape[-1] != size:
             continue
         keys = made_by(tokens, matrix[rows], None if bias is None else bias[rows])
@@ -278,10 +253,9 @@ def _key_rows(module: nn.Module, name: str, packed: bool, call: Call, rotation: 
     return None
 
 
-def _key_size(module: nn.Module, name: str, rows: Tensor, call: Call) -> Callable[[Tensor], Tensor]:
+def _key_size(matrix: Tensor, rows: Tensor, call: Call) -> Callable[[Tensor], Tensor]:
     """Where W_K is not known, as behind a norm: rows of its matrix, scaled to give keys of the size that they have."""
     H, size = rows.shape
-    matrix = matrix_of(module, name).double()
     tokens = call.tokens.double()
     groups = next((G for G in range(H, 0, -1) if H % G == 0 and G * size <= len(matrix)), 1)
     own = torch.arange(len(matrix))[-groups * size :].reshape(groups, -1)
