@@ -244,7 +244,7 @@ def intervene(
     adapter: Adapter, batches: Sequence[Any], best: Mapping[Index, Tensor | None], options: AuditOptions, tell: Progress
 ) -> tuple[list[Effect], list[str]]:
     """Named heads, and some heads drawn in every layer, changed one at a time; and a note of it."""
-    if not batches or not (options.interventions or options.heads):
+    if not (options.interventions or options.heads):
         return [], []
     random = np.random.default_rng(options.seed)
     changes = [Change((place_of(name),), mean=mean) for name in options.heads for mean in (False, True)]
@@ -278,7 +278,7 @@ def remove(
         orders["sink"] = sorted(heads, key=lambda head: -head.on_first)
         order = np.random.default_rng(options.seed).permutation(len(heads))
         orders["random"] = [heads[k] for k in order]
-    if not orders or not batches:
+    if not orders:
         return []
     counts = sorted({round(share * len(heads)) for share in REMOVED} - {0})
     steps = [(name, count) for name in orders for count in counts]

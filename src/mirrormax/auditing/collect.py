@@ -108,29 +108,22 @@ class Statistics:
         self.least_lead = torch.tensor(torch.inf, dtype=torch.float64)
 
     def add(self, attention: Tensor, logits: Tensor, alpha: Tensor, mask: Tensor) -> None:
-        """Rows of attention and logits (N, H, T) that select alpha (N, H) and may look where mask (N, T) is."""
-        best = logits.topk(min(2, logits.shape[-1]), -1).values
-        lead = best[..., 0] - best[..., 1] if best.shape[-1] > 1 else torch.full_like(best[..., 0], torch.inf)
+        """Rows of attention and logits (N, H, T) that select alpha (N, H) and may look where mask (N, T) is.
+
+        Each may look at two tokens or more.
+        """
+        best = logits.topk(2, -1).values
         mass = attention.gather(-1, alpha.unsqueeze(-1)).squeeze(-1)
-        count = mask.sum(-1)
         # −Σ s log s / log(number of tokens): 0 decided, 1 uniform
-        entropy = torch.special.entr(attention).sum(-1) / count.double().log().unsqueeze(-1)
-        several = (count > 1).unsqueeze(-1)
-        numbers = {
-            "mass": mass,
-            "decisive": (mass > 0.5).double(),
-            "entropy": torch.where(several, entropy.clamp(0, 1), 0.0),
-            "ranked": several.double().expand_as(mass),
-        }
-        for name, values in numbers.items():
+        entropy = torch.special.entr(attention).sum(-1) / mask.sum(-1, keepdim=True).double().log()
+        for name, values in {"mass": mass, "decisive": mass > 0.5, "entropy": entropy.clamp(0, 1)}.items():
             self._sums[name] += values.double().sum(0).cpu()
-        self.least_lead = torch.minimum(self.least_lead, lead.amin(0).cpu())
+        self.least_lead = torch.minimum(self.least_lead, (best[..., 0] - best[..., 1]).amin(0).cpu())
         self.rows += len(alpha)
 
     def mean(self, name: str, head: int) -> float:
-        """The mean over rows, of the entropy over those with more than one token; NaN where there are none."""
-        count = float(self._sums["ranked"][head]) if name == "entropy" else float(self.rows)
-        return float(self._sums[name][head]) / count if count else float("nan")
+        """The mean over rows."""
+        return float(self._sums[name][head]) / self.rows
 
 
 @dataclass(eq=False)

@@ -200,8 +200,7 @@ def class_numbers(labels: Sequence[str], classes: Sequence[str]) -> Tensor:
 
     An unknown one raises: a guess would score the wrong class.
     """
-    known = {name: k for k, name in enumerate(classes)}
-    known.update({str(k): k for k in range(len(classes)) if str(k) not in known})
+    known = {**{str(k): k for k in range(len(classes))}, **{name: k for k, name in enumerate(classes)}}
     unknown = sorted({label for label in labels if label not in known})
     if unknown:
         raise ValueError(f"label {unknown[0]!r} is not a class of the model; it knows {', '.join(map(repr, classes))}.")

@@ -94,7 +94,7 @@ class Selections:
                 visible &= places.query != places.first  # a first token that selects itself is no sink
             self._add(name, (alpha == place.unsqueeze(1)) & visible.unsqueeze(1), visible / count)
         parts = torch.zeros_like(mask)
-        if places.words is not None and places.separators.numel():
+        if places.words is not None:
             width = min(T, places.words.shape[1])
             parts[:, :width] = torch.isin(places.words[:, :width], places.separators)
             parts &= real

@@ -79,7 +79,6 @@ class Layer:
         self.call = Call()  # of the last pass
         self.edit: Edit | None = None
         self.form = QUERY
-        self.scale = 1.0
         self.recipe: Recipe = UNSEEN  # how its queries are made, known from its first pass on
 
     @property
@@ -110,7 +109,7 @@ class Layer:
                     f"layer {self.name} has no token form, because of rotated, normalised or shared keys or a bias of "
                     "position; leave form out, or ask for the query form."
                 )
-            self.recipe, self.scale = recipe, call.scale
+            self.recipe = recipe
             self.form = TOKEN if recipe.key is not None and self.wanted_form != QUERY else QUERY
         return View(self, call)
 
@@ -139,10 +138,10 @@ class Layer:
         if recipe.bias is not None:
             query = torch.cat([query, order(recipe.bias[head]).unsqueeze(-1)], -1)
         if key is not None:
-            return key.T @ query * self.scale
-        U = nn.functional.pad(query, (0, int(recipe.constant))) * self.scale
+            return key.T @ query * recipe.scale
+        U = nn.functional.pad(query, (0, int(recipe.constant))) * recipe.scale
         if recipe.shift is not None:
-            U[:, -1] += order(recipe.shift[head]) * self.scale
+            U[:, -1] += order(recipe.shift[head]) * recipe.scale
         extra = U.new_zeros(int(recipe.position) + int(recipe.sinks is not None), U.shape[1])
         if recipe.position:
             extra[0, -1] = 1.0

@@ -141,12 +141,10 @@ def measure(problem: HeadProblem, p: float, *, C: float, quantile: float) -> Mar
     best_norm = _norm(best, p)
     if best_norm == 0:
         return replace(nothing, status=NO_SEPARATION)
-    own = leads.min(1)
-    ideal = problem.leads(best).min(1)
-    finite = np.isfinite(own)
+    own, ideal = leads.min(1), problem.leads(best).min(1)
     margin = float(own.min()) / norm
     ratio = margin * best_norm if kind == "hard" else _soft_ratio(problem, best, p, C)
-    quantiles = [float(np.quantile(side[finite], quantile)) for side in (own / norm, ideal / best_norm)]
+    quantiles = [float(np.quantile(side, quantile)) for side in (own / norm, ideal / best_norm)]
     return Margins(
         p=p,
         problem=kind,

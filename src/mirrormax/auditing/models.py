@@ -62,32 +62,31 @@ class Loaded:
     @property
     def unknown(self) -> int | None:
         """The number of the token that stands for what the tokenizer does not know, where it has one."""
-        return None if self.tokenizer is None else self.tokenizer.unk_token_id
+        return self.tokenizer.unk_token_id
 
     @property
     def special(self) -> frozenset[int]:
         """The numbers of tokens that are no text."""
-        return frozenset(() if self.tokenizer is None else self.tokenizer.all_special_ids)
+        return frozenset(self.tokenizer.all_special_ids)
 
     @property
     def separators(self) -> list[int]:
         """The numbers of tokens that end or part texts: special ones, full stops, commas, line breaks."""
-        if self.tokenizer is None:
-            return []
         marks = {mark for mark in map(self._mark, PARTING) if mark is not None and mark != self.unknown}
         return sorted(marks | (self.special - {self.unknown}))
 
     @property
     def ordinary(self) -> list[int]:
         """The numbers of tokens that are text, of language models."""
-        if not self.causal:
-            return []
-        return [token for token in range(min(len(self.tokenizer), self._embedded())) if token not in self.special]
+        tokens = range(min(len(self.tokenizer), self._embedded())) if self.causal else ()
+        return sorted(set(tokens) - self.special)
 
     @property
     def vocabulary(self) -> Vocabulary:
         """What is known of its tokens."""
-        return Vocabulary(None if self.tokenizer is None else self.names, self.separators, self.ordinary, self.start)
+        if self.tokenizer is None:
+            return Vocabulary()
+        return Vocabulary(self.names, self.separators, self.ordinary, self.start)
 
     def names(self, ids: list[int]) -> list[str]:
         """Token numbers to words."""
@@ -173,8 +172,7 @@ class OwnModel(Loaded):
         return {"ids": padded(rows, config.pad_id)}
 
     def _mark(self, text: str) -> int | None:
-        mark: int | None = None if self.tokenizer is None else self.tokenizer.token_to_id(text)
-        return mark
+        return self.tokenizer.token_to_id(text)
 
 
 def longest_text(config: Any) -> int:

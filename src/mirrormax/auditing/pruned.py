@@ -219,15 +219,13 @@ def save_pruned(writing: Callable[..., AbstractContextManager[Path]], loaded: Lo
 
 def stored_once(model: nn.Module) -> dict[str, torch.Tensor]:
     """The state of a model in which a tensor of two names, such as a tied embedding, has its first one only."""
-    state = model.state_dict()
-    first: dict[tuple[int, torch.Size], str] = {}
-    for name, tensor in state.items():
-        first.setdefault((tensor.data_ptr(), tensor.shape), name)
-    return {
-        name: tensor
-        for name, tensor in state.items()
-        if not tensor.numel() or first[tensor.data_ptr(), tensor.shape] == name
-    }
+    stored, places = {}, set()
+    for name, tensor in model.state_dict().items():
+        place = (tensor.data_ptr(), tensor.shape)
+        if place not in places or not tensor.numel():
+            stored[name] = tensor
+        places.add(place)
+    return stored
 
 
 def _write_reader(folder: Path, loaded: Loaded) -> None:

@@ -145,7 +145,7 @@ class Recipe:
         self.weight = query_of(matrix)  # (H, d_h, d) W_Q, with the gain of the norm and what queries are multiplied by
         if bias is not None:
             bias = (bias - bias.mean(axes, keepdim=True) if centred else bias) * gain * factor
-        self.bias, self.rotation = bias, rotation  # (H, d_h), if any
+        self.bias, self.rotation, self.scale = bias, rotation, call.scale  # bias (H, d_h), if any
         self.position = call.bias is not None  # whether logits have a bias of position
         self.sinks = None if call.sinks is None else call.sinks.detach().double().reshape(-1)  # (H,)
         constant = self.shift is not None or self.position or self.sinks is not None
@@ -235,18 +235,18 @@ def _key_rows(module: nn.Module, name: str, packed: bool, call: Call, rotation: 
     H, size = call.query.shape[1], call.query.shape[-1]
     tokens = call.tokens.double()
     matrix, bias = matrix_of(module, name).double(), _bias_of(module, name)
-    if matrix.shape[-1] != tokens.shape[-1] or call.key.shape[2] != tokens.shape[1]:
+    T, d = tokens.shape[1:]
+    turns_others = rotation is not None and call.turn is not None and call.turn[0].shape[-2] != T
+    if matrix.shape[-1] != d or call.key.shape[2:] != (T, size) or turns_others:
         return None
     if packed:
         ways = [rows for _, rows in _packings(len(matrix), H, call.key.shape[1], size) if rows is not None]
     else:
         ways = [] if len(matrix) % size else [torch.arange(len(matrix)).reshape(-1, size)]
     for rows in ways:
-        if call.key.shape[1] % len(rows) or call.key.shape[-1] != size:
+        if call.key.shape[1] % len(rows):
             continue
         keys = made_by(tokens, matrix[rows], None if bias is None else bias[rows])
-        if rotation is not None and call.turn is not None and call.turn[0].shape[-2] != tokens.shape[1]:
-            continue
         keys = turned(keys, call, rotation).repeat_interleave(call.key.shape[1] // len(rows), 1)
         if (keys - call.key).abs().max() <= AGREEMENT * call.key.abs().max() * looseness(call.key):
             return rows.repeat_interleave(H // len(rows), 0)

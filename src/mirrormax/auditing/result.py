@@ -114,10 +114,8 @@ class Head(Selected):
 
 def columns() -> dict[str, Column]:
     """The fields of a head that tables show."""
-    hints = {
-        name: getattr(hint, "__metadata__", ()) for name, hint in get_type_hints(Head, include_extras=True).items()
-    }
-    return {name: marks[0] for name, marks in hints.items() if marks}
+    hints = get_type_hints(Head, include_extras=True)
+    return {name: column for name, hint in hints.items() for column in getattr(hint, "__metadata__", ())}
 
 
 @dataclass(frozen=True)
