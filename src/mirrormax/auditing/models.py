@@ -62,7 +62,8 @@ class Loaded:
     @property
     def unknown(self) -> int | None:
         """The number of the token that stands for what the tokenizer does not know, where it has one."""
-        return self.tokenizer.unk_token_id
+        number: int | None = self.tokenizer.unk_token_id
+        return number
 
     @property
     def special(self) -> frozenset[int]:
@@ -172,7 +173,8 @@ class OwnModel(Loaded):
         return {"ids": padded(rows, config.pad_id)}
 
     def _mark(self, text: str) -> int | None:
-        return self.tokenizer.token_to_id(text)
+        number: int | None = self.tokenizer.token_to_id(text)
+        return number
 
 
 def longest_text(config: Any) -> int:

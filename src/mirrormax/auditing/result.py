@@ -266,12 +266,10 @@ class Audit:
 
     def write(self, results: ResultFolder, under: str = "") -> list[str]:
         """Write the same files into a folder that is open for writing, their names beginning with ``under``."""
-        tables: dict[str, Sequence[Any]] = {
-            "heads": self.heads,
-            "scan": [*self.scan, *self.controls] if self.scan else [],
-        }
-        tables |= {name: getattr(self, name) for name in ("effects", "growth", "shuffled", "robustness", "removal")}
-        tables = {f"{name}.csv": rows for name, rows in tables.items() if rows}
+        names = ("effects", "growth", "shuffled", "robustness", "removal")
+        scan = [*self.scan, *self.controls] if self.scan else []
+        rows_of = {"heads": self.heads, "scan": scan, **{name: getattr(self, name) for name in names}}
+        tables = {f"{name}.csv": rows for name, rows in rows_of.items() if rows}
         results.save_json(f"{under}audit.json", _plain({"format": FORMAT, **asdict(self)}))
         results.save_json(f"{under}config.json", _plain(self.config))
         for name, rows in tables.items():
