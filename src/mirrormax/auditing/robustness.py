@@ -43,11 +43,8 @@ from mirrormax.auditing.recipes import extended
 from mirrormax.auditing.result import Robustness
 from mirrormax.auditing.watch import Watch, watching
 
-BITS = {"int8": 8, "int4": 4, "int3": 3}
 GROUP = 128
 """Weights of a row that share a scale in schemes that end in ``/group``."""
-
-
 Scheme = str | float
 
 
@@ -72,7 +69,7 @@ def changed(weight: Tensor, scheme: Scheme, inputs: Tensor | None = None) -> Ten
     if scheme == "bf16":
         return weight.to(torch.bfloat16).to(weight.dtype)
     name, _, by = scheme.partition("/")
-    most = 2 ** (BITS[name] - 1) - 1
+    most = 2 ** (int(name.removeprefix("int")) - 1) - 1
     if by == "tensor":
         size = weight.abs().max()
     elif by == "group":
