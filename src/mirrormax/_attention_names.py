@@ -15,17 +15,14 @@ PARTS: Mapping[str, str] = {
     "q": "q", "k": "k", "v": "v", "kv": "kv", "Q": "q", "K": "k", "V": "v", "query": "q", "key": "k", "value": "v"
 }  # fmt: skip
 """… what stands in the patterns, and what it makes."""
-LATENT: Mapping[str, str] = {
-    "q_a_proj": "q", "q_b_proj": "q", "kv_a_proj_with_mqa": "kv", "kv_a_proj": "kv", "kv_b_proj": "kv"
-}  # fmt: skip
-"""DeepSeek's projections to a latent space and back."""
-SHARED: Mapping[str, str] = {"query_key": "qk"}
-"""Reformer's one projection for queries and keys."""
 OF_DISTANCES: Mapping[str, str] = {"pos_query_proj": "q", "pos_key_proj": "k"}
 """DeBERTa's queries and keys of distances."""
 PROJECTIONS: Mapping[str, str] = {
     **{pattern.format(name): part for pattern in SEPARATE for name, part in PARTS.items()},
-    **LATENT, **SHARED, **OF_DISTANCES,
+    **OF_DISTANCES,
+    "query_key": "qk",  # Reformer's one projection for queries and keys
+    # DeepSeek's projections to a latent space and back
+    "q_a_proj": "q", "q_b_proj": "q", "kv_a_proj_with_mqa": "kv", "kv_a_proj": "kv", "kv_b_proj": "kv",
 }  # fmt: skip
 PACKED = frozenset(("qkv", "to_qkv", "qkv_proj", "query_key_value", "c_attn", "Wqkv"))
 """Layers that make all three at once."""
@@ -71,12 +68,8 @@ def partly_known(module: nn.Module) -> list[str]:
     Norms, embeddings and what stands behind the heads are no part of this; a table that misses a projection leaves it
     out of the attention weights, and that should be seen.
     """
-    children = {name: child for name, child in module.named_children() if _is_matrix(child)}
+    layers = {name: child for name, child in module.named_children() if not isinstance(child, nn.Embedding)}
+    children = [name for name, layer in layers.items() if getattr(getattr(layer, "weight", None), "ndim", 0) == 2]
     known = {name for name in children if name in PROJECTIONS or name in PACKED}
     attends = any(PROJECTIONS.get(name) in ("q", "k", "kv", "qk") or name in PACKED for name in known)
     return [name for name in children if attends and name not in (*known, *BEHIND)]
-
-
-def _is_matrix(layer: nn.Module) -> bool:
-    own = getattr(layer, "weight", None)
-    return not isinstance(layer, nn.Embedding) and getattr(own, "ndim", 0) == 2

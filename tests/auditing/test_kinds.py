@@ -1,12 +1,28 @@
 """Kinds of heads: planted selections are counted, chances are those of an even choice."""
 
+from dataclasses import replace
+
 import pytest
 import torch
-from audited_architectures import make
+from audited_architectures import batch_of, make
 
 import mirrormax
 from mirrormax.auditing import Vocabulary, adapter_for
-from mirrormax.auditing.kinds import Places, Selections, find_induction, kind_of, place_counts, place_shares
+from mirrormax.auditing.kinds import SHARES, Places, Selections, find_induction, kind_of
+
+
+def selected(alpha, mask, places):
+    """Of every row whether each head selects each kind of token, and the chances that an even choice would."""
+    rows = []
+    for k in range(len(alpha)):
+        row = slice(k, k + 1)
+        words = None if places.words is None else places.words[row]
+        rows.append(Selections())
+        rows[-1].add(
+            alpha[row], mask[row], replace(places, query=places.query[row], first=places.first[row], words=words)
+        )
+    found = {name: [[row.of_head(head)[name] for head in range(alpha.shape[1])] for row in rows] for name in SHARES}
+    return found, {name: [row.chances()[name] for row in rows] for name in SHARES}
 
 
 def test_shares_and_chances_of_planted_selections():
@@ -14,42 +30,49 @@ def test_shares_and_chances_of_planted_selections():
     words = torch.tensor([[7, 5, 5, 9, 0], [7, 5, 9, 9, 5]])
     places = Places(torch.tensor([3, 4]), torch.zeros(2).long(), words, torch.tensor([9]), False)
     alpha = torch.tensor([[0, 2, 3], [0, 3, 4]])
-    found, chances = place_shares(alpha, mask, places)
-    assert found["on_first"].tolist() == [[True, False, False]] * 2
-    assert found["on_previous"].tolist() == [[False, True, False]] * 2
-    assert found["on_self"].tolist() == found["on_last"].tolist() == [[False, False, True]] * 2
-    assert found["on_separator"].tolist() == [[False, False, True], [False, True, False]]
-    assert chances["on_separator"].tolist() == [1 / 4, 2 / 5]
-    assert chances["on_previous"].tolist() == [1 / 4, 1 / 5]
-    first, back = place_counts(alpha, places)
-    assert first[0, 0] == 2
-    assert back[1, 1] == 2
+    found, chances = selected(alpha, mask, places)
+    assert found["on_first"] == [[True, False, False]] * 2
+    assert found["on_previous"] == [[False, True, False]] * 2
+    assert found["on_self"] == found["on_last"] == [[False, False, True]] * 2
+    assert found["on_separator"] == [[False, False, True], [False, True, False]]
+    assert chances["on_separator"] == [1 / 4, 2 / 5]
+    assert chances["on_previous"] == [1 / 4, 1 / 5]
+
+
+@pytest.mark.parametrize(
+    ("query", "alpha", "share"),
+    [((3, 4, 4), (0, 1, 0), 2 / 3), ((1, 2, 4), (0, 1, 3), 3 / 3), ((3, 3, 3), (0, 1, 3), 1 / 3)],
+    ids=["the first place", "one place back", "all over"],
+)
+def test_the_place_that_is_selected_most_is_counted_from_the_start_and_from_the_query(query, alpha, share):
+    selections = Selections()
+    places = Places(torch.tensor(query), torch.zeros(3).long(), None, torch.tensor([]), False)
+    selections.add(torch.tensor(alpha).unsqueeze(1), torch.ones(3, 5, dtype=torch.bool), places)
+    assert selections.of_head(0)["on_place"] == share
+    assert selections.chances()["on_place"] == pytest.approx(1 / 5)
 
 
 def test_a_previous_token_that_a_window_hides_has_no_chance():
     mask = torch.tensor([[0, 0, 1]]).bool()
-    _, chances = place_shares(
-        torch.tensor([[2]]), mask, Places(torch.tensor([2]), torch.zeros(1).long(), None, torch.tensor([]), False)
-    )
-    assert chances["on_previous"].tolist() == chances["on_first"].tolist() == [0]
-    assert chances["on_self"].tolist() == [1]
+    places = Places(torch.tensor([2]), torch.zeros(1).long(), None, torch.tensor([]), False)
+    _, chances = selected(torch.tensor([[2]]), mask, places)
+    assert chances["on_previous"] == chances["on_first"] == [0]
+    assert chances["on_self"] == [1]
 
 
 def test_the_first_token_is_the_first_that_is_there():
     mask = torch.tensor([[0, 1, 1]]).bool()
     places = Places(torch.tensor([2]), torch.tensor([1]), None, torch.tensor([]), False)
-    found, chances = place_shares(torch.tensor([[1, 2]]), mask, places)
-    assert found["on_first"].tolist() == [[True, False]]
-    assert chances["on_first"].tolist() == [1 / 2]
+    found, chances = selected(torch.tensor([[1, 2]]), mask, places)
+    assert found["on_first"] == [[True, False]]
+    assert chances["on_first"] == [1 / 2]
 
 
 def test_a_learned_sink_is_no_place():
-    mask = torch.ones(1, 4, dtype=torch.bool)
-    found, chances = place_shares(
-        torch.tensor([[3, 2]]), mask, Places(torch.tensor([2]), torch.zeros(1).long(), None, torch.tensor([]), True)
-    )
-    assert found["on_last"].tolist() == [[False, True]]
-    assert chances["on_last"].tolist() == [1 / 4]
+    places = Places(torch.tensor([2]), torch.zeros(1).long(), None, torch.tensor([]), True)
+    found, chances = selected(torch.tensor([[3, 2]]), torch.ones(1, 4, dtype=torch.bool), places)
+    assert found["on_last"] == [[False, True]]
+    assert chances["on_last"] == [1 / 4]
 
 
 @pytest.mark.parametrize(
@@ -88,18 +111,26 @@ def test_induction_is_asked_of_the_token_behind_the_earlier_one():
     nowhere = Places(torch.tensor([1]), torch.zeros(1).long(), None, torch.tensor([]), False)
     for selections in layers:
         selections.add(torch.zeros(1, 4).long(), torch.ones(1, 2, dtype=torch.bool), nowhere)
-    find_induction(adapter_for(model), Vocabulary(ordinary=range(3, 40)), layers, length=4, sequences=3)
+    find_induction(
+        adapter_for(model), Vocabulary(ordinary=range(3, 40)), [(each,) for each in layers], length=4, sequences=3
+    )
     assert [layers[0].of_head(head)["induction"] for head in range(4)] == [1.0] * 4
     assert layers[0].chances()["induction"] == pytest.approx(sum(1 / m for m in (5, 6, 7, 8)) / 4)
+
+
+def test_repeated_tokens_are_as_many_as_a_model_can_read():
+    words = Vocabulary(ordinary=range(3, 40))  # twice 24 of them are more than the 32 positions of this one
+    found = mirrormax.audit(make("mpt"), [batch_of("mpt")], vocabulary=words, samples=2, controls=0)
+    assert all(0 <= head.induction <= 1 for head in found.heads)
 
 
 def test_a_first_token_that_selects_itself_is_no_sink():
     mask = torch.ones(2, 3, dtype=torch.bool)
     places = Places(torch.tensor([0, 2]), torch.zeros(2).long(), None, torch.tensor([]), False)
-    found, chances = place_shares(torch.tensor([[0], [0]]), mask, places)
-    assert found["on_first"].tolist() == [[False], [True]]
-    assert found["on_self"].tolist() == [[True], [False]]
-    assert chances["on_first"].tolist() == [0, 1 / 3]
+    found, chances = selected(torch.tensor([[0], [0]]), mask, places)
+    assert found["on_first"] == [[False], [True]]
+    assert found["on_self"] == [[True], [False]]
+    assert chances["on_first"] == [0, 1 / 3]
 
 
 def test_a_previous_token_head_is_learned_beside_shuffled_ones_whatever_query_is_asked():

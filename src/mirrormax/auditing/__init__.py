@@ -7,13 +7,7 @@ from mirrormax._lazy import lazy
 if TYPE_CHECKING:
     from mirrormax._statistics import Estimate
     from mirrormax.auditing.adapters import Adapter, adapter_for
-    from mirrormax.auditing.changes import (
-        MAX_MARGIN,
-        MEAN,
-        OFF,
-        ablate,
-        check_heads,
-    )
+    from mirrormax.auditing.changes import MAX_MARGIN, MEAN, OFF, ablate, check_heads
     from mirrormax.auditing.data import Batches, Data, make_batches, read_data
     from mirrormax.auditing.kinds import KINDS
     from mirrormax.auditing.loading import load_for_audit, packaged_model

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,14 +20,11 @@ from mirrormax.nets import TransformerClassifier, VisionTransformer
 
 HEADED = ("ForSequenceClassification", "ForImageClassification")
 CAUSAL = ("ForCausalLM", "LMHeadModel")
-IN_PROJECTIONS = ("in_proj_weight", "in_proj")
-"""What makes queries, keys and values in ``nn.MultiheadAttention`` and in DeBERTa's first version."""
 Readout = Callable[[Any], Tensor]
 """From a model's output to logits (B, classes)."""
 
 
-@dataclass(frozen=True, eq=False)
-class Part:
+class Part(NamedTuple):
     """An attention module of a model: its name, what makes its queries, and the way to work out its calls, if any."""
 
     name: str
@@ -68,10 +64,26 @@ class Adapter:
         parts = {}
         for name, module in self.reader.named_modules():
             way, projection = self.ways.get(type(module).__name__), query_projection(module)
-            if way is not None or projection is not None:
-                projection = projection or next((packed for packed in IN_PROJECTIONS if hasattr(module, packed)), "")
-                parts[module] = Part(name or "attention", projection, way)
-                _check_readable(parts[module], module)
+            if way is None and projection is None:
+                continue
+            name = name or "attention"
+            if projection is None:  # nn.MultiheadAttention has one parameter, DeBERTa's first version one layer
+                projection = next((packed for packed in ("in_proj_weight", "in_proj") if hasattr(module, packed)), None)
+            if projection is None:
+                raise ValueError(
+                    f"layer {name} ({type(module).__name__}) has no child by a name that makes queries, such as query, "
+                    "q_proj or c_attn, so that the audit cannot say how its queries are made."
+                )
+            of_torch = isinstance(module, nn.MultiheadAttention)
+            if of_torch and (module.bias_k is not None or module.add_zero_attn):
+                raise ValueError(
+                    f"layer {name} adds keys of its own (add_bias_kv, add_zero_attn), which the audit cannot read."
+                )
+            if of_torch and not module._qkv_same_embed_dim:
+                raise ValueError(
+                    f"layer {name} has keys or values of another size than its queries; the audit needs one size."
+                )
+            parts[module] = Part(name, projection, way)
         return parts
 
     def call(self, batch: Any) -> Any:
@@ -90,21 +102,27 @@ class Adapter:
         """All that the model answers, of a language model at every token."""
         return self.call(batch)
 
+    def named(self, batch: Any) -> Mapping[str, Tensor]:
+        """All of a batch, by the names of transformers; nothing where the parts of a batch have no such names."""
+        return {}
+
     def first(self, batch: Any, count: int) -> tuple[Any, int]:
         """The first ``count`` sequences of a batch, or more where it cannot be cut, and how many these are."""
-        return batch, count
+        part = {name: values[:count] for name, values in self.named(batch).items()}
+        return (part, len(next(iter(part.values())))) if part else (batch, count)
 
     def mask(self, batch: Any) -> Tensor | None:
         """True at tokens that are there, (B, T); None where all are."""
-        return None
+        mask = self.named(batch).get("attention_mask")
+        return None if mask is None else mask.bool()
 
     def labels(self, batch: Any) -> Tensor | None:
         """The labels (B,) that came with a batch, if any."""
-        return batch.get("labels") if isinstance(batch, Mapping) else None
+        return (batch if isinstance(batch, Mapping) else self.named(batch)).get("labels")
 
     def ids(self, batch: Any) -> Tensor | None:
         """Token numbers (B, T), for people to read; None where tokens are not words."""
-        return None
+        return self.named(batch).get("input_ids")
 
     def has_head(self) -> bool:
         """Whether :meth:`logits` gives any, so that gradients are worth their price."""
@@ -131,41 +149,30 @@ class OwnAdapter(Adapter):
         super().__init__(model, form, **options)
         self.head = self.head or (lambda logits: logits)
 
-    @property
-    def _reads_text(self) -> bool:
-        return isinstance(self.model, TransformerClassifier)
-
     def call(self, batch: Any) -> Any:
-        return self.model(self._split(batch)[0])
+        inputs, *_ = self.named(batch).values()
+        return self.model(inputs)
 
-    def first(self, batch: Any, count: int) -> tuple[Any, int]:
-        inputs = self._split(batch)[0][:count]
-        return inputs, len(inputs)
-
-    def mask(self, batch: Any) -> Tensor | None:
+    def named(self, batch: Any) -> Mapping[str, Tensor]:
         config: Any = self.model.config
-        return self._split(batch)[0].ne(config.pad_id) if self._reads_text else None
-
-    def labels(self, batch: Any) -> Tensor | None:
-        return self._split(batch)[1]
-
-    def ids(self, batch: Any) -> Tensor | None:
-        return self._split(batch)[0] if self._reads_text else None
-
-    def _split(self, batch: Any) -> tuple[Tensor, Tensor | None]:
-        if isinstance(batch, Tensor):
-            return batch, None
+        reads_text = isinstance(self.model, TransformerClassifier)
+        names = ("ids", "input_ids") if reads_text else ("pixels", "pixel_values")
         if isinstance(batch, Mapping):
-            names = ("ids", "input_ids") if self._reads_text else ("pixels", "pixel_values")
-            known = [name for name in names if name in batch]
+            known = [batch[name] for name in names if name in batch]
             if not known:
                 raise ValueError(f"a batch has the keys {sorted(batch)}; it needs one of {', '.join(names)}.")
-            return batch[known[0]], batch.get("labels")
-        if isinstance(batch, tuple | list) and len(batch) == 2 and all(isinstance(part, Tensor) for part in batch):
-            return batch[0], batch[1]
-        raise TypeError(
-            f"a batch must be a tensor, a pair of tensors (inputs, labels) or a mapping, got {type(batch).__name__}."
-        )
+            inputs, labels = known[0], batch.get("labels")
+        elif isinstance(batch, tuple | list) and len(batch) == 2 and all(isinstance(part, Tensor) for part in batch):
+            inputs, labels = batch
+        elif isinstance(batch, Tensor):
+            inputs, labels = batch, None
+        else:
+            kind = type(batch).__name__
+            raise TypeError(f"a batch must be a tensor, a pair of tensors (inputs, labels) or a mapping, got {kind}.")
+        named = {names[1]: inputs}
+        if reads_text:
+            named["attention_mask"] = inputs.ne(config.pad_id)
+        return named if labels is None else {**named, "labels": labels}
 
 
 class HuggingFaceAdapter(Adapter):
@@ -196,12 +203,16 @@ class HuggingFaceAdapter(Adapter):
         given = self._given_to(batch)
         if not self._answers_last:
             return self.reader(**given)
-        last = self._last(given)
+        ids, mask = given["input_ids"], given.get("attention_mask")
+        if mask is None:
+            mask = torch.ones_like(ids)
+        last = (mask * torch.arange(1, ids.shape[1] + 1, device=ids.device)).argmax(-1)  # of every text, (B,)
         if "logits_to_keep" in self._parameters:
             kept, where = torch.unique(last, return_inverse=True)
-            logits = self.reader(**given, logits_to_keep=kept).logits
+            given["logits_to_keep"] = kept
         else:
-            where, logits = last, self.reader(**given).logits
+            where = last
+        logits = self.reader(**given).logits
         # what it says of the token after each text's last, (B, V)
         return SimpleNamespace(logits=logits[torch.arange(len(last), device=logits.device), where])
 
@@ -209,30 +220,16 @@ class HuggingFaceAdapter(Adapter):
         return self.reader(**self._given_to(batch))
 
     def _given_to(self, batch: Any) -> dict[str, Any]:
-        given = {name: part for name, part in _mapping(batch).items() if name != "labels"}
+        given = {name: part for name, part in self.named(batch).items() if name != "labels"}
         return {**given, "use_cache": False} if "use_cache" in self._parameters else given
 
-    def _last(self, given: Mapping[str, Tensor]) -> Tensor:
-        """The position of every text's last token, (B,)."""
-        ids = given["input_ids"]
-        mask = given.get("attention_mask")
-        if mask is None:
-            return torch.full((len(ids),), ids.shape[1] - 1, device=ids.device)
-        return (mask * torch.arange(1, mask.shape[1] + 1, device=mask.device)).argmax(-1)
-
-    def first(self, batch: Any, count: int) -> tuple[Any, int]:
-        part = {name: values[:count] for name, values in _mapping(batch).items()}
-        return part, len(next(iter(part.values())))
-
-    def mask(self, batch: Any) -> Tensor | None:
-        mask = _mapping(batch).get("attention_mask")
-        return None if mask is None else mask.bool()
-
-    def labels(self, batch: Any) -> Tensor | None:
-        return _mapping(batch).get("labels")
-
-    def ids(self, batch: Any) -> Tensor | None:
-        return _mapping(batch).get("input_ids")
+    def named(self, batch: Any) -> Mapping[str, Tensor]:
+        if not isinstance(batch, Mapping):
+            raise TypeError(
+                f"a batch for a Hugging Face model must be a mapping such as its tokenizer returns, got "
+                f"{type(batch).__name__}; pass tokenizer(texts, padding=True, return_tensors='pt')."
+            )
+        return batch
 
     def vectors(self, output: Any) -> Tensor:
         hidden: Tensor = output.last_hidden_state if hasattr(output, "last_hidden_state") else output[0]
@@ -240,11 +237,7 @@ class HuggingFaceAdapter(Adapter):
 
 
 def adapter_for(
-    model: Any,
-    form: str | None = None,
-    *,
-    head: Readout | None = None,
-    ways: Mapping[str, Way] | None = None,
+    model: Any, form: str | None = None, *, head: Readout | None = None, ways: Mapping[str, Way] | None = None
 ) -> Adapter:
     """The adapter of a model, an adapter being its own; see :class:`Adapter` for what may be said about the model."""
     if isinstance(model, Adapter):
@@ -270,31 +263,3 @@ def adapter_for(
             "layers, see adapter_for."
         )
     return adapter
-
-
-def _check_readable(part: Part, module: nn.Module) -> None:
-    """Refuse what torch's module can do and the audit cannot read, and a way of which nothing makes the queries."""
-    if not part.projection:
-        raise ValueError(
-            f"layer {part.name} ({type(module).__name__}) has no child by a name that makes queries, such as query, "
-            "q_proj or c_attn, so that the audit cannot say how its queries are made."
-        )
-    if not isinstance(module, nn.MultiheadAttention):
-        return
-    if module.bias_k is not None or module.add_zero_attn:
-        raise ValueError(
-            f"layer {part.name} adds keys of its own (add_bias_kv, add_zero_attn), which the audit cannot read."
-        )
-    if not module._qkv_same_embed_dim:
-        raise ValueError(
-            f"layer {part.name} has keys or values of another size than its queries; the audit needs one size."
-        )
-
-
-def _mapping(batch: Any) -> Mapping[str, Any]:
-    if not isinstance(batch, Mapping):
-        raise TypeError(
-            f"a batch for a Hugging Face model must be a mapping such as its tokenizer returns, got "
-            f"{type(batch).__name__}; pass tokenizer(texts, padding=True, return_tensors='pt')."
-        )
-    return batch

@@ -53,7 +53,7 @@ class Call:
     offsets: tuple[Tensor, Tensor] | None = None  # keys of distances (H, P, d_h), and which (Q, T): added to the keys
     own_bias: bool = False  # whether the bias is made of the layer's own weights
     context: Tensor = UNSEEN  # (B, R, H, d_v) the heads' outputs of the first R ≤ Q queries
-    probe: Tensor | None = None  # zeros added to it, to ask for gradients there
+    probe: Tensor = UNSEEN  # zeros added to it, to ask for gradients there
     edit: Edit | None = None
     by_function: bool = False  # whether a function that is known computes it, so that products tell nothing
 
@@ -81,12 +81,32 @@ class Call:
         self.hidden = hidden if hidden is UNSEEN else hidden.detach()
         self.query, self.key, self.value = query.detach(), key.detach(), value.detach()
         self.scale = float(query.shape[-1] ** -0.5 if scale is None else scale)
-        self.mask, self.bias = split_mask(mask, bias, query, key)
+        (B, H, Q, _), T = query.shape, key.shape[2]
+        self.bias = None if bias is None else bias.detach().expand(B, H, Q, T)
+        if mask is None:
+            self.mask = torch.ones(B, Q, T, dtype=torch.bool, device=query.device)
+            return
+        mask = mask.detach()[..., :T].expand(B, -1, Q, T)
+        seen = mask if mask.dtype == torch.bool else mask > HIDDEN
+        if mask.dtype != torch.bool:
+            rest = mask.masked_fill(~seen, 0.0)
+            self.bias = rest.expand(B, H, Q, T) if self.bias is None else self.bias + rest
+        if seen.shape[1] > 1 and not (seen == seen[:, :1]).all():
+            raise ValueError("the attention mask differs from head to head; the audit needs one mask for all of them.")
+        self.mask = seen[:, 0]
+        if self.bias is not None and not self.bias.any():
+            self.bias = None
 
     def answered(self, context: Tensor) -> Tensor:
         """Note the heads' outputs (B, R, H, d_v), and give on what the model is to go on with."""
         if self.turn is not None and self.query is not UNSEEN:
-            self.turn = aligned(*self.turn, self.query.shape[2])
+            cos, sin = (part if part.ndim > 2 else part.unsqueeze(0) for part in self.turn)
+            # Tokens before the first that is given are not turned.
+            unturned = max(0, self.query.shape[2] - cos.shape[1])
+            self.turn = (
+                nn.functional.pad(cos, (0, 0, unturned, 0), value=1.0),
+                nn.functional.pad(sin, (0, 0, unturned, 0)),
+            )
         if self.edit is not None:
             context = self.edit(self, context)
         self.context = context.detach()
@@ -94,16 +114,6 @@ class Call:
             return context
         self.probe = torch.zeros_like(self.context, requires_grad=True)
         return context + self.probe
-
-
-def aligned(cos: Tensor, sin: Tensor, queries: int) -> tuple[Tensor, Tensor]:
-    """Cosines and sines (B or 1, Q, r) of every query: tokens before the first that is given are not turned."""
-    cos, sin = (part if part.ndim > 2 else part.unsqueeze(0) for part in (cos, sin))
-    unturned = queries - cos.shape[1]
-    if unturned > 0:
-        cos = nn.functional.pad(cos, (0, 0, unturned, 0), value=1.0)
-        sin = nn.functional.pad(sin, (0, 0, unturned, 0))
-    return cos, sin
 
 
 def turn_of(module: Any, given: Mapping[str, Any]) -> tuple[Tensor, Tensor] | None:
@@ -120,28 +130,6 @@ def turn_of(module: Any, given: Mapping[str, Any]) -> tuple[Tensor, Tensor] | No
         sin, cos = waves.detach().reshape(-1, *waves.shape[-2:]).chunk(2, -1)
         return cos.repeat_interleave(2, -1), sin.repeat_interleave(2, -1)
     return None
-
-
-def split_mask(mask: Tensor | None, bias: Tensor | None, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor | None]:
-    """What is added to the logits, as where a query may look (B, Q, T) and a bias (B, H, Q, T), None where it is 0."""
-    B, H, Q, _ = query.shape
-    T = key.shape[2]
-    total = None if bias is None else bias.detach().expand(B, H, Q, T)
-    if mask is None:
-        return torch.ones(B, Q, T, dtype=torch.bool, device=query.device), total
-    if mask.dtype == torch.bool:
-        seen = mask[..., :T].expand(B, -1, Q, T)
-    else:
-        mask = mask.detach()[..., :T].expand(B, -1, Q, T)
-        seen = mask > HIDDEN
-        rest = mask.masked_fill(~seen, 0.0)
-        if rest.any():
-            total = rest.expand(B, H, Q, T) if total is None else total + rest
-    if seen.shape[1] > 1 and not (seen == seen[:, :1]).all():
-        raise ValueError("the attention mask differs from head to head; the audit needs one mask for all of them.")
-    if total is not None:
-        total = None if not total.any() else total
-    return seen[:, 0], total
 
 
 def present(mask: Tensor) -> Tensor:

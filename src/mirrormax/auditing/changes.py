@@ -119,10 +119,7 @@ def effects(
 
 
 def measured(
-    adapter: Adapter,
-    batches: Iterable[Any],
-    changes: Sequence[Change],
-    advance: Callable[[int], None] = lambda _: None,
+    adapter: Adapter, batches: Iterable[Any], changes: Sequence[Change], advance: Callable[[int], None] = lambda _: None
 ) -> tuple[Array, list[Array]]:
     """The unchanged loss of every text, and its rise by every change, made one at a time."""
     base: list[Array] = []
@@ -134,8 +131,11 @@ def measured(
             before = _losses(adapter, own, own, batch)
             base.append(before.cpu().numpy())
             for change, rise in zip(changes, rises, strict=True):
+                check_places(watch.layers, change.heads)
                 try:
-                    _put(watch, change)
+                    for k in {layer for layer, _ in change.heads}:
+                        heads = [head for layer, head in change.heads if layer == k]
+                        watch.layers[k].edit = partial(_edited, watch.layers[k], change, heads)
                     after = _losses(adapter, _answer(adapter, watch.answer(batch, adapter.whole), batch), own, batch)
                 finally:
                     for layer in watch.layers:
@@ -145,14 +145,6 @@ def measured(
     if not base:
         raise ValueError(EMPTY)
     return np.concatenate(base), [np.concatenate(rise) for rise in rises]
-
-
-def _put(watch: Watch, change: Change) -> None:
-    """Have the next passes make a change."""
-    check_places(watch.layers, change.heads)
-    for layer in {layer for layer, _ in change.heads}:
-        mine = [head for of_layer, head in change.heads if of_layer == layer]
-        watch.layers[layer].edit = partial(_edited, watch.layers[layer], change, mine)
 
 
 def check_places(layers: Sequence[Layer], places: Iterable[Index]) -> None:
@@ -214,17 +206,21 @@ def _answer(adapter: Adapter, output: Any, batch: Any) -> Tensor:
     if logits is not None:
         return torch.log_softmax(logits.double() if not adapter.causal else logits, -1)
     hidden = adapter.vectors(output).double()
-    mask = adapter.mask(batch)
-    there = torch.ones(hidden.shape[:2], dtype=torch.bool, device=hidden.device) if mask is None else mask
-    weight = there.unsqueeze(-1).double()
+    weight = there_of(adapter, batch, hidden).unsqueeze(-1).double()
     return (hidden * weight).sum(1) / weight.sum(1)
+
+
+def there_of(adapter: Adapter, batch: Any, parts: Tensor) -> Tensor:
+    """Which tokens (B, T) of a batch are there, ``parts`` (B, T, …) being of its tokens."""
+    mask = adapter.mask(batch)
+    return torch.ones(parts.shape[:2], dtype=torch.bool, device=parts.device) if mask is None else mask
 
 
 def _losses(adapter: Adapter, answer: Tensor, own: Tensor, batch: Any) -> Tensor:
     """One number per text, (B,)."""
     if answer.ndim == 3:
-        ids, mask = batch["input_ids"], adapter.mask(batch)
-        there = (torch.ones_like(ids, dtype=torch.bool) if mask is None else mask)[:, 1:]
+        ids = batch["input_ids"]
+        there = there_of(adapter, batch, ids)[:, 1:]
         likely = answer[:, :-1].gather(-1, ids[:, 1:].unsqueeze(-1)).squeeze(-1).double()
         return -(likely * there).sum(-1) / there.sum(-1).clamp(min=1)
     if adapter.has_head():
@@ -245,18 +241,14 @@ def counting(tell: Progress, stage: str, total: int | None) -> Callable[[int], N
 
 
 def intervene(
-    adapter: Adapter,
-    batches: Sequence[Any],
-    best: Mapping[Index, Tensor | None],
-    options: AuditOptions,
-    tell: Progress,
+    adapter: Adapter, batches: Sequence[Any], best: Mapping[Index, Tensor | None], options: AuditOptions, tell: Progress
 ) -> tuple[list[Effect], list[str]]:
     """Named heads, and some heads drawn in every layer, changed one at a time; and a note of it."""
-    if not batches or not (options.interventions or options.heads):
+    if not (options.interventions or options.heads):
         return [], []
     random = np.random.default_rng(options.seed)
     changes = [Change((place_of(name),), mean=mean) for name in options.heads for mean in (False, True)]
-    for layer in sorted({layer for layer, _ in best}) if options.interventions else ():
+    for layer in sorted({layer for layer, _ in best}):
         heads = [index for index in best if index[0] == layer]
         drawn = random.permutation(len(heads))[: options.interventions]
         for index in (heads[k] for k in sorted(drawn) if best[heads[k]] is not None):
@@ -276,11 +268,7 @@ def intervene(
 
 
 def remove(
-    adapter: Adapter,
-    batches: Sequence[Any],
-    heads: Sequence[Head],
-    options: AuditOptions,
-    tell: Progress,
+    adapter: Adapter, batches: Sequence[Any], heads: Sequence[Head], options: AuditOptions, tell: Progress
 ) -> list[Removal]:
     """What the loss is when shares of the heads are switched off together, in up to three orders."""
     orders: dict[str, list[Head]] = {}
@@ -290,7 +278,7 @@ def remove(
         orders["sink"] = sorted(heads, key=lambda head: -head.on_first)
         order = np.random.default_rng(options.seed).permutation(len(heads))
         orders["random"] = [heads[k] for k in order]
-    if not orders or not batches:
+    if not orders:
         return []
     counts = sorted({round(share * len(heads)) for share in REMOVED} - {0})
     steps = [(name, count) for name in orders for count in counts]

@@ -108,29 +108,35 @@ class Statistics:
         self.least_lead = torch.tensor(torch.inf, dtype=torch.float64)
 
     def add(self, attention: Tensor, logits: Tensor, alpha: Tensor, mask: Tensor) -> None:
-        """Rows of attention and logits (N, H, T) that select alpha (N, H) and may look where mask (N, T) is."""
-        best = logits.topk(min(2, logits.shape[-1]), -1).values
-        lead = best[..., 0] - best[..., 1] if best.shape[-1] > 1 else torch.full_like(best[..., 0], torch.inf)
+        """Rows of attention and logits (N, H, T) that select alpha (N, H) and may look where mask (N, T) is.
+
+        Each may look at two tokens or more.
+        """
+        best = logits.topk(2, -1).values
         mass = attention.gather(-1, alpha.unsqueeze(-1)).squeeze(-1)
-        count = mask.sum(-1)
         # −Σ s log s / log(number of tokens): 0 decided, 1 uniform
-        entropy = torch.special.entr(attention).sum(-1) / count.double().log().unsqueeze(-1)
-        several = (count > 1).unsqueeze(-1)
-        numbers = {
-            "mass": mass,
-            "decisive": (mass > 0.5).double(),
-            "entropy": torch.where(several, entropy.clamp(0, 1), 0.0),
-            "ranked": several.double().expand_as(mass),
-        }
-        for name, values in numbers.items():
+        entropy = torch.special.entr(attention).sum(-1) / mask.sum(-1, keepdim=True).double().log()
+        for name, values in {"mass": mass, "decisive": mass > 0.5, "entropy": entropy.clamp(0, 1)}.items():
             self._sums[name] += values.double().sum(0).cpu()
-        self.least_lead = torch.minimum(self.least_lead, lead.amin(0).cpu())
+        self.least_lead = torch.minimum(self.least_lead, (best[..., 0] - best[..., 1]).amin(0).cpu())
         self.rows += len(alpha)
 
     def mean(self, name: str, head: int) -> float:
-        """The mean over rows, of the entropy over those with more than one token; NaN where there are none."""
-        count = float(self._sums["ranked"][head]) if name == "entropy" else float(self.rows)
-        return float(self._sums[name][head]) / count if count else float("nan")
+        """The mean over rows."""
+        return float(self._sums[name][head]) / self.rows
+
+
+@dataclass(eq=False)
+class OfLayer:
+    """A layer and what is summed over its rows."""
+
+    layer: Layer
+    controls: list[Tensor]  # their weights
+    shuffled: Selections  # of shuffled heads, by which kinds are judged
+    robust: Prediction | None  # where robustness is asked
+    statistics: Statistics = field(default_factory=Statistics)
+    selections: Selections = field(default_factory=Selections)  # over every token
+    pairs: list[Tensor] = field(default_factory=list)  # (2, N, H) token of a query and selected one, first texts
 
 
 @dataclass(eq=False)
@@ -142,13 +148,7 @@ class Collected:
     separators: Tensor
     drawn: Sample
     importance: Importance  # of the first texts
-    layers: list[Layer] = field(default_factory=list)
-    statistics: list[Statistics] = field(default_factory=list)  # by layer, as all that follows
-    controls: list[list[Tensor]] = field(default_factory=list)  # the weights of controls
-    selections: list[Selections] = field(default_factory=list)  # over every token
-    shuffled: list[Selections] = field(default_factory=list)  # of shuffled heads, by which kinds are judged
-    robust: list[Prediction] = field(default_factory=list)  # where robustness is asked
-    pairs: list[list[Tensor]] = field(default_factory=list)  # (2, N, H) token of a query and selected one, first texts
+    layers: list[OfLayer] = field(default_factory=list)
     sequences: int = 0
     rows: int = 0
     alone: int = 0  # rows with too few tokens, which have nothing to be separated from
@@ -162,7 +162,7 @@ class Collected:
 
     def weights(self, layer: int, head: int) -> Tensor:
         """W of a head or of a control."""
-        return self.layers[layer].weights(head) if head >= 0 else self.controls[layer][-1 - head]
+        return self.layers[layer].layer.weights(head) if head >= 0 else self.layers[layer].controls[-1 - head]
 
     def first(self, count: int) -> Collected:
         """The same with ``count`` rows of the sample: those that a smaller sample with the same seed would have."""
@@ -170,22 +170,18 @@ class Collected:
         part.kept = sorted(self.drawn.kept, key=lambda row: row.key)[:count]
         return replace(self, drawn=part)
 
-    def begin(self, layers: list[Layer], views: list[View]) -> None:
+    def begin(self, views: list[View]) -> None:
         """The layers are known, after a first pass."""
-        check_places(layers, map(place_of, self.options.heads))
-        self.layers, seed = layers, self.options.seed
-        self.statistics = [Statistics() for _ in layers]
-        self.selections = [Selections() for _ in layers]
-        self.pairs = [[] for _ in layers]
+        options = self.options
+        check_places([view.layer for view in views], map(place_of, options.heads))
         self.scored = views[0].gradient is not None
-        if self.options.robustness:
-            schemes = self.options.robustness
-            self.robust = [Prediction(view.layer, schemes, input_norms(view)) for view in views]
-        each = -(-self.options.shuffled // len(layers))
-        for k, layer in enumerate(layers):
-            weights = [layer.shuffled(c % layer.heads, [seed, k, c]) for c in range(max(self.options.controls, each))]
-            self.controls.append([W.cpu() for W in weights[: self.options.controls]])
-            self.shuffled.append(Selections(weights[:each]))
+        each = -(-options.shuffled // len(views))
+        for k, view in enumerate(views):
+            layer, count = view.layer, max(options.controls, each)
+            weights = [layer.shuffled(c % layer.heads, [options.seed, k, c]) for c in range(count)]
+            controls = [W.cpu() for W in weights[: options.controls]]
+            robust = Prediction(layer, options.robustness, input_norms(view)) if options.robustness else None
+            self.layers.append(OfLayer(layer, controls, Selections(weights[:each]), robust))
 
     def add(self, views: list[View], ids: Tensor | None) -> None:
         """One batch."""
@@ -210,73 +206,39 @@ class Collected:
         keys, chosen = self.drawn.draw(count)
         index = torch.tensor(chosen, dtype=torch.long, device=sequence.device)
         words = None if ids is None else ids.to(sequence.device)[sequence]
-        drawn = zip(chosen, sequence[rows][index].tolist(), query[rows][index].tolist(), strict=True)
-        fresh = [
-            Row(
-                float(keys[k]),
-                first + s,
-                q,
-                None if ids is None else ids[s].tolist(),
-                int(own[s].any(0).nonzero().max()) + 1,
-            )
-            for k, s, q in drawn
-        ]
-        for k, (view, mask) in enumerate(zip(views, masks, strict=True)):
+        sequences, queries = sequence[rows][index], query[rows][index]
+        fresh = []
+        for k, s, q in zip(chosen, sequences.tolist(), queries.tolist(), strict=True):
+            length = int(own[s].any(0).nonzero().max()) + 1
+            fresh.append(Row(float(keys[k]), first + s, q, None if ids is None else ids[s].tolist(), length))
+        for sums, view, mask in zip(self.layers, views, masks, strict=True):
             # Batch by batch and not row by row: keys of a sequence serve all its queries.
             logits = view.logits().masked_fill(~mask.unsqueeze(1), -torch.inf)
             of_rows, visible = logits.transpose(1, 2)[every], mask[every]
             alpha = _selected(of_rows)
             start = view.mask.any(1).long().argmax(-1)[sequence]
             places = Places(query, start, words, self.separators.to(query.device), view.sink)
-            self.selections[k].add(alpha, visible, places)
-            if self.robust:
-                self.robust[k].add(view, logits, every)
+            sums.selections.add(alpha, visible, places)
+            if sums.robust is not None:
+                sums.robust.add(view, logits, every)
             if first < SHUFFLED_TEXTS and words is not None:
                 own_words = words.gather(1, query.clamp(max=words.shape[1] - 1).unsqueeze(1))
                 chosen_words = words.gather(1, alpha.clamp(max=words.shape[1] - 1))
-                self.pairs[k].append(torch.stack([own_words.expand_as(alpha), chosen_words]).cpu())
-            if first < SHUFFLED_TEXTS and self.shuffled[k].weights:
-                theirs = self.shuffled[k].logits(view).masked_fill(~mask.unsqueeze(1), -torch.inf)
-                self.shuffled[k].add(_selected(theirs.transpose(1, 2)[every]), visible, places)
+                sums.pairs.append(torch.stack([own_words.expand_as(alpha), chosen_words]).cpu())
+            if first < SHUFFLED_TEXTS and sums.shuffled.weights:
+                theirs = sums.shuffled.logits(view).masked_fill(~mask.unsqueeze(1), -torch.inf)
+                sums.shuffled.add(_selected(theirs.transpose(1, 2)[every]), visible, places)
             if not count:
                 continue
             attention = attention_of(view.squashed(logits), mask).transpose(1, 2)[wanted]
-            self.statistics[k].add(attention, of_rows[rows], alpha[rows], visible[rows])
+            sums.statistics.add(attention, of_rows[rows], alpha[rows], visible[rows])
             self.longest = max(self.longest, int(visible[rows].sum(-1).max()))
             if chosen:
-                self._keep(fresh, k, view, mask, sequence[rows][index], query[rows][index], attention[index])
+                kept = _kept(view, sequences, queries, mask[sequences, queries], sums.controls, self.options.rivals)
+                for n, row in enumerate(fresh):
+                    row.kept.append([of_head[n] for of_head in kept])
+                    row.attention.append(attention[index[n]].float().cpu())
         self.drawn.kept += fresh
-
-    def _keep(
-        self, fresh: list[Row], k: int, view: View, mask: Tensor, sequence: Tensor, query: Tensor, attention: Tensor
-    ) -> None:
-        """Of sampled rows, what every head and control of a layer needs for its margin problem."""
-        layer, rows, visible = view.layer, view.rows(sequence, query), mask[sequence, query]
-        selectors = [(head, layer.weights(head)) for head in range(layer.heads)]
-        selectors += [(c % layer.heads, W.to(visible.device)) for c, W in enumerate(self.controls[k])][::-1]
-        longest = [min(self.options.rivals + 1, int(count)) for count in visible.sum(-1)]
-        kept: list[list[Kept]] = [[] for _ in selectors]
-        for group in range(rows.groups):
-            mine = [index for index, (head, _) in enumerate(selectors) if head * rows.groups // layer.heads == group]
-            # Selected by what is kept: a selection by more digits than that could be lost to a near tie.
-            x = rows.tokens(selectors[mine[0]][0])
-            x = x if view.call.hidden.dtype == torch.float64 else x.float()
-            chosen = []
-            for index in mine:
-                head, W = selectors[index]
-                logits = torch.einsum("nta,na->nt", x.double(), rows.z[:, head] @ W.T)
-                chosen.append(logits.masked_fill(~visible, -torch.inf).argsort(dim=1, descending=True, stable=True))
-            for n, most in enumerate(longest):
-                tokens = torch.stack([order[n, :most] for order in chosen])
-                wanted, which = tokens.unique(return_inverse=True)
-                known = x[n, wanted].cpu()
-                for index, own, where in zip(mine, tokens, which, strict=True):
-                    head = selectors[index][0]
-                    gamma = None if rows.scores is None else rows.scores[n, head, own].cpu()
-                    kept[index].append(Kept(known, where.cpu(), rows.z[n, head].cpu(), own.cpu(), gamma))
-        for n, row in enumerate(fresh):
-            row.kept.append([of_head[n] for of_head in kept])
-            row.attention.append(attention[n].float().cpu())
 
 
 def collect(
@@ -302,7 +264,7 @@ def collect(
             if not collected.sequences:
                 for view in views:
                     view.check()
-                collected.begin(watch.layers, views)
+                collected.begin(views)
             collected.add(views, adapter.ids(batch))
             collected.importance.add(watch, batch)
             advance(len(views[0].mask))
@@ -313,6 +275,36 @@ def collect(
             else EMPTY
         )
     return collected
+
+
+def _kept(
+    view: View, sequence: Tensor, query: Tensor, visible: Tensor, controls: Sequence[Tensor], rivals: int
+) -> list[list[Kept]]:
+    """Of sampled rows, what every head and control of a layer needs for its margin problem."""
+    layer, rows = view.layer, view.rows(sequence, query)
+    selectors = [(head, layer.weights(head)) for head in range(layer.heads)]
+    selectors += [(c % layer.heads, W.to(visible.device)) for c, W in enumerate(controls)][::-1]
+    longest = [min(rivals + 1, int(count)) for count in visible.sum(-1)]
+    kept: list[list[Kept]] = [[] for _ in selectors]
+    for group in range(rows.groups):
+        mine = [index for index, (head, _) in enumerate(selectors) if head * rows.groups // layer.heads == group]
+        # Selected by what is kept: a selection by more digits than that could be lost to a near tie.
+        x = rows.tokens(selectors[mine[0]][0])
+        x = x if view.call.hidden.dtype == torch.float64 else x.float()
+        chosen = []
+        for index in mine:
+            head, W = selectors[index]
+            logits = torch.einsum("nta,na->nt", x.double(), rows.z[:, head] @ W.T)
+            chosen.append(logits.masked_fill(~visible, -torch.inf).argsort(dim=1, descending=True, stable=True))
+        for n, most in enumerate(longest):
+            tokens = torch.stack([order[n, :most] for order in chosen])
+            wanted, which = tokens.unique(return_inverse=True)
+            known = x[n, wanted].cpu()
+            for index, own, where in zip(mine, tokens, which, strict=True):
+                head = selectors[index][0]
+                gamma = None if rows.scores is None else rows.scores[n, head, own].cpu()
+                kept[index].append(Kept(known, where.cpu(), rows.z[n, head].cpu(), own.cpu(), gamma))
+    return kept
 
 
 def _selected(logits: Tensor) -> Tensor:

@@ -171,8 +171,10 @@ def _held_out(
         if source in IMAGE_SOURCES:
             labels = load_images(source, data_dir).train.labels
         elif "context" in choices and source not in TEXT_SOURCES:  # a language model, whose data have no labels
-            kept &= _held_out_of_corpus(choices, Path(source), total)
-            continue
+            if Path(source).suffix.lower() == ".txt":
+                kept &= _behind(read_utf8(Path(source), "data file"), choices["test"])
+                continue
+            labels = np.zeros(total, dtype=np.int64)
         else:
             columns = {name: choices[name] for name in ("text_column", "label_column") if name in choices}
             labels = load_text(source, data_dir, **columns).train.labels
@@ -186,19 +188,11 @@ def _held_out(
     return np.flatnonzero(kept)
 
 
-def _held_out_of_corpus(choices: Mapping[str, Any], path: Path, total: int) -> npt.NDArray[np.bool_]:
-    """Rows of a table by the seed, as :func:`mirrormax.data.load_corpus` splits them; lines of the end of a text."""
-    mine = np.zeros(total, dtype=bool)
-    if path.suffix.lower() != ".txt":
-        mine[split_indices(np.zeros(total, dtype=np.int64), choices["test"], choices["split_seed"])[1]] = True
-        return mine
-    text = read_utf8(path, "data file")
-    first, start, begins = round(len(text) * (1 - choices["test"])), 0, []
-    for line in text.splitlines(keepends=True):
-        begins += [start] if line.strip() else []
-        start += len(line)
-    mine[:] = np.array(begins) >= first
-    return mine
+def _behind(text: str, share: float) -> npt.NDArray[np.bool_]:
+    """Which lines of a text, of those with something in them, begin in its last share of characters."""
+    lines = text.splitlines(keepends=True)
+    begins = np.cumsum([0, *map(len, lines)])[:-1]
+    return np.asarray(begins[[bool(line.strip()) for line in lines]] >= round(len(text) * (1 - share)))
 
 
 def class_numbers(labels: Sequence[str], classes: Sequence[str]) -> Tensor:
@@ -206,8 +200,7 @@ def class_numbers(labels: Sequence[str], classes: Sequence[str]) -> Tensor:
 
     An unknown one raises: a guess would score the wrong class.
     """
-    known = {name: k for k, name in enumerate(classes)}
-    known.update({str(k): k for k in range(len(classes)) if str(k) not in known})
+    known = {**{str(k): k for k in range(len(classes))}, **{name: k for k, name in enumerate(classes)}}
     unknown = sorted({label for label in labels if label not in known})
     if unknown:
         raise ValueError(f"label {unknown[0]!r} is not a class of the model; it knows {', '.join(map(repr, classes))}.")
@@ -262,7 +255,10 @@ def make_batches(loaded: Loaded, data: Data, max_length: int, size: int, *, with
     longest = min(max_length, loaded.longest)
     full = loaded.encode(data.rows)
     rows = [_cut(row, longest, loaded.special) for row in full]
-    cut, unknown = sum(len(row) > longest for row in full), _unknown_share(loaded, rows)
+    cut = sum(len(row) > longest for row in full)
+    marks = loaded.special - {loaded.unknown}
+    tokens = [token for row in rows for token in row if token not in marks]
+    unknown = sum(token == loaded.unknown for token in tokens) / max(len(tokens), 1)
     whose = "the model's context of" if longest < max_length else "--max-length of"
     shortened = f"{cut} of {len(rows)} texts were longer than {whose} {longest} tokens and lost their end."
     warning = (
@@ -270,13 +266,6 @@ def make_batches(loaded: Loaded, data: Data, max_length: int, size: int, *, with
         "little of these texts; check that model, tokenizer and texts belong together."
     )
     return Batches(loaded, rows, labels, size, (warning,) * (unknown > MANY_UNKNOWN), (shortened,) * bool(cut))
-
-
-def _unknown_share(loaded: Loaded, rows: Sequence[Sequence[int]]) -> float:
-    """Unknown tokens among those of the texts themselves."""
-    special = loaded.special - {loaded.unknown}
-    tokens = [token for row in rows for token in row if token not in special]
-    return sum(token == loaded.unknown for token in tokens) / max(len(tokens), 1)
 
 
 def _cut(row: list[int], longest: int, special: frozenset[int]) -> list[int]:

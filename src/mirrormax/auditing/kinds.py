@@ -28,6 +28,7 @@ from torch import Tensor
 
 from mirrormax.auditing.adapters import Adapter
 from mirrormax.auditing.layers import View
+from mirrormax.auditing.models import longest_text
 from mirrormax.auditing.options import Vocabulary
 from mirrormax.auditing.watch import watching
 
@@ -57,50 +58,6 @@ class Places:
     sink: bool  # whether the last token is a learned sink, which is no place
 
 
-def place_shares(alpha: Tensor, mask: Tensor, places: Places) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Whether heads (N, H) select each kind of token, and the chance (N,) that an even choice would."""
-    T = mask.shape[1]
-    order = torch.arange(T, device=mask.device)
-    real = mask.clone()
-    if places.sink:
-        real[:, -1] = False
-    count = mask.sum(-1).clamp(min=1).double()
-    last = torch.where(real, order, -1).amax(-1)
-    singles = {
-        "on_first": places.first,
-        "on_last": last,
-        "on_self": places.query,
-        "on_previous": places.query - 1,
-    }
-    selected, chances = {}, {}
-    for name, place in singles.items():
-        at = place.clamp(0, T - 1).unsqueeze(1)
-        visible = (place >= 0) & (place < T) & real.gather(1, at).squeeze(1)
-        if name == "on_first":
-            visible &= places.query != places.first  # a first token that selects itself is no sink
-        selected[name] = (alpha == place.unsqueeze(1)) & visible.unsqueeze(1)
-        chances[name] = visible.double() / count
-    parts = torch.zeros_like(mask)
-    if places.words is not None and places.separators.numel():
-        width = min(T, places.words.shape[1])
-        parts[:, :width] = torch.isin(places.words[:, :width], places.separators)
-        parts &= real
-    selected["on_separator"] = parts.gather(1, alpha)
-    chances["on_separator"] = parts.sum(-1).double() / count
-    return selected, chances
-
-
-def place_counts(alpha: Tensor, places: Places) -> list[Tensor]:
-    """How often heads (N, H) select each of the first FAR places, and of the FAR up to the query: (H, FAR) both."""
-    back = places.query.unsqueeze(1) - alpha
-    counts = []
-    for place in (alpha, back):
-        near = (place >= 0) & (place < FAR)
-        hits = torch.nn.functional.one_hot(place.clamp(0, FAR - 1), FAR) * near.unsqueeze(-1)
-        counts.append(hits.sum(0).cpu())
-    return counts
-
-
 class Selections:
     """Which tokens heads select, or other weights in their place: sums over rows, (H,) each.
 
@@ -122,14 +79,37 @@ class Selections:
 
     def add(self, alpha: Tensor, mask: Tensor, places: Places) -> None:
         """Rows of heads that select alpha (N, H) and may look where mask (N, T) is."""
-        shares, chances = place_shares(alpha, mask, places)
-        for name, values in shares.items():
-            self._sums[name] += values.double().sum(0).cpu()
-        for name, chance in chances.items():
-            self._chances[name] += float(chance.sum())
-        self._chances["on_place"] += float((1 / mask.sum(-1).double()).sum())
-        self._places = [a + b for a, b in zip(self._places, place_counts(alpha, places), strict=True)]
+        T = mask.shape[1]
+        order = torch.arange(T, device=mask.device)
+        real = mask.clone()
+        if places.sink:
+            real[:, -1] = False
+        count = mask.sum(-1).double()
+        last = torch.where(real, order, -1).amax(-1)
+        singles = {"on_first": places.first, "on_last": last, "on_self": places.query, "on_previous": places.query - 1}
+        for name, place in singles.items():
+            at = place.clamp(0, T - 1).unsqueeze(1)
+            visible = (place >= 0) & (place < T) & real.gather(1, at).squeeze(1)
+            if name == "on_first":
+                visible &= places.query != places.first  # a first token that selects itself is no sink
+            self._add(name, (alpha == place.unsqueeze(1)) & visible.unsqueeze(1), visible / count)
+        parts = torch.zeros_like(mask)
+        if places.words is not None:
+            width = min(T, places.words.shape[1])
+            parts[:, :width] = torch.isin(places.words[:, :width], places.separators)
+            parts &= real
+        self._add("on_separator", parts.gather(1, alpha), parts.sum(-1) / count)
+        self._chances["on_place"] += float((1 / count).sum())
+        for k, place in enumerate((alpha, places.query.unsqueeze(1) - alpha)):
+            near = (place >= 0) & (place < FAR)
+            hits = torch.nn.functional.one_hot(place.clamp(0, FAR - 1), FAR) * near.unsqueeze(-1)
+            self._places[k] += hits.sum(0).cpu()
         self.rows += len(alpha)
+
+    def _add(self, name: str, selected: Tensor, chance: Tensor) -> None:
+        """Whether heads (N, H) select a kind of token, and the chance (N,) that an even choice would."""
+        self._sums[name] += selected.double().sum(0).cpu()
+        self._chances[name] += float(chance.sum())
 
     def add_induction(self, view: View, queries: Tensor, targets: Tensor) -> None:
         """How often heads select the targets (R,) at the queries (R,) of a pass, and how often an even choice would."""
@@ -166,20 +146,19 @@ def kind_of(shares: Mapping[str, float | None], chances: Mapping[str, float | No
 def find_induction(
     adapter: Adapter,
     vocabulary: Vocabulary,
-    *selections: Sequence[Selections],
+    layers: Sequence[Sequence[Selections]],
+    *,
     length: int = 24,
     sequences: int = 8,
     seed: int = 0,
 ) -> None:
     """Run a language model on random tokens that are repeated once, and add who looks behind the first time.
 
-    ``selections`` are lists by layer. Nothing is done with a model that is none, or whose ordinary tokens nobody knows.
+    Nothing is done with a model that is none, or whose ordinary tokens nobody knows.
     """
     if not adapter.causal or not len(vocabulary.ordinary):
         return
-    config: Any = getattr(adapter.model, "config", None)
-    longest = getattr(config, "max_position_embeddings", None) or 2 * length + 1
-    length = min(length, (longest - 1) // 2)
+    length = min(length, (longest_text(getattr(adapter.model, "config", None)) - 1) // 2)
     random, ordinary = torch.Generator().manual_seed(seed), torch.as_tensor(vocabulary.ordinary)
     drawn = torch.stack([ordinary[torch.randperm(len(ordinary), generator=random)[:length]] for _ in range(sequences)])
     ids = torch.cat([drawn, drawn], 1)
@@ -192,7 +171,7 @@ def find_induction(
     queries = torch.arange(first + drawn.shape[1], ids.shape[1], device=device)
     targets = queries - drawn.shape[1] + 1
     with watching(adapter) as watch:
-        for view, of_layer in zip(watch.run(batch), zip(*selections, strict=True), strict=True):
+        for view, of_layer in zip(watch.run(batch), layers, strict=True):
             for heads in of_layer:
                 if heads.weights is None or heads.weights:
                     heads.add_induction(view, queries, targets)

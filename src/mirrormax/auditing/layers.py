@@ -51,16 +51,7 @@ import torch
 from torch import Tensor, nn
 
 from mirrormax.auditing.calls import UNSEEN, Call, Edit
-from mirrormax.auditing.recipes import (
-    AGREEMENT,
-    Recipe,
-    extended,
-    find_recipe,
-    looseness,
-    matrix_of,
-    rotated,
-    turned,
-)
+from mirrormax.auditing.recipes import AGREEMENT, Recipe, extended, find_recipe, looseness, matrix_of, rotated, turned
 
 TOKEN, QUERY = "token", "query"
 
@@ -88,7 +79,6 @@ class Layer:
         self.call = Call()  # of the last pass
         self.edit: Edit | None = None
         self.form = QUERY
-        self.scale = 1.0
         self.recipe: Recipe = UNSEEN  # how its queries are made, known from its first pass on
 
     @property
@@ -96,7 +86,7 @@ class Layer:
         """How many heads it has."""
         return len(self.recipe.weight)
 
-    def view(self, gradient: Tensor | None = None) -> View:
+    def view(self) -> View:
         """What the last pass showed; the first one finds out how queries are made."""
         call = self.call
         if any(part is UNSEEN for part in (call.query, call.hidden, call.context)):
@@ -119,9 +109,9 @@ class Layer:
                     f"layer {self.name} has no token form, because of rotated, normalised or shared keys or a bias of "
                     "position; leave form out, or ask for the query form."
                 )
-            self.recipe, self.scale = recipe, call.scale
+            self.recipe = recipe
             self.form = TOKEN if recipe.key is not None and self.wanted_form != QUERY else QUERY
-        return View(self, call, gradient)
+        return View(self, call)
 
     def matrices(self) -> tuple[Tensor, Tensor]:
         """What makes queries and what makes keys, (out, in) each, sharing the parameters' memory; one, where packed."""
@@ -142,34 +132,31 @@ class Layer:
         return self._weights(head, order)
 
     def _weights(self, head: int, order: Callable[[Tensor], Tensor]) -> Tensor:
-        recipe, d = self.recipe, self.recipe.weight.shape[-1]
+        recipe = self.recipe
         query = order(recipe.weight[head])
-        if self.form == TOKEN:
-            assert recipe.key is not None
-            key = order(recipe.key[head])
-            bias = None if recipe.bias is None else order(recipe.bias[head])
-            extended_query = query if bias is None else torch.cat([query, bias.unsqueeze(-1)], -1)
-            return key.T @ extended_query * self.scale
-        columns = [query] + ([] if recipe.bias is None else [order(recipe.bias[head]).unsqueeze(-1)])
-        if recipe.constant:
-            columns.append(torch.zeros_like(query[:, :1]))
-        U = torch.cat(columns, -1) * self.scale
+        key = order(recipe.key[head]) if self.form == TOKEN and recipe.key is not None else None
+        if recipe.bias is not None:
+            query = torch.cat([query, order(recipe.bias[head]).unsqueeze(-1)], -1)
+        if key is not None:
+            return key.T @ query * recipe.scale
+        U = nn.functional.pad(query, (0, int(recipe.constant))) * recipe.scale
         if recipe.shift is not None:
-            U[:, -1] += order(recipe.shift[head]) * self.scale
+            U[:, -1] += order(recipe.shift[head]) * recipe.scale
         extra = U.new_zeros(int(recipe.position) + int(recipe.sinks is not None), U.shape[1])
         if recipe.position:
             extra[0, -1] = 1.0
         if recipe.sinks is not None:
             extra[-1, -1] = recipe.sinks[head]
-        assert not len(extra) or U.shape[1] > d
         return torch.cat([U, extra])
 
 
 class View:
     """One call of a layer in one batch: B sequences, Q queries, T tokens (a learned sink is the last), H heads."""
 
-    def __init__(self, layer: Layer, call: Call, gradient: Tensor | None = None) -> None:
-        self.layer, self.call, self.gradient = layer, call, gradient
+    gradient: Tensor | None = None  # of what was asked about, at the heads' outputs (B, R, H, d_v)
+
+    def __init__(self, layer: Layer, call: Call) -> None:
+        self.layer, self.call = layer, call
         self.sink = call.sinks is not None  # whether the last token is one that the layer has of its own
         self.mask = nn.functional.pad(call.mask, (0, 1), value=True) if self.sink else call.mask  # (B, Q, T)
 
@@ -232,8 +219,8 @@ class View:
         if recipe.gain is not None:
             keys = keys * recipe.gain[head]
         if recipe.rotation is not None and call.turn is not None:
-            one = torch.zeros_like(sequence)  # where all sequences have the same positions
-            cos, sin = (part[sequence if len(part) > 1 else one, query].double() for part in call.turn)
+            # one row of them where all sequences have the same positions
+            cos, sin = (part[sequence % len(part), query].double() for part in call.turn)
             keys = rotated(keys, cos.unsqueeze(1), -sin.unsqueeze(1), recipe.rotation)
         if recipe.position:
             assert call.bias is not None
@@ -261,26 +248,22 @@ class View:
         """ValueError, naming the layer, where it does not compute what the audit takes it to compute."""
         done = self.call.context.shape[1]
         check_output(self.layer.name, self.mixed()[:, :done], self.call.context, self.call.mask[:, :done].any(-1))
-        self._check_form()
-
-    def _check_form(self) -> None:
-        """x̃ᵀ W z̃ of a few queries beside the logits that the layer's own queries and keys give."""
+        # x̃ᵀ W z̃ of each sequence's last query beside the logits that the layer's own queries and keys give
         B, Q, _ = self.mask.shape
         sequence = torch.arange(B, device=self.mask.device)
         query = self.mask.any(-1).long().mul(torch.arange(1, Q + 1, device=self.mask.device)).argmax(-1)
         rows, own = self.rows(sequence, query), self.logits()[sequence, :, query]
-        visible = rows.mask
         for head in range(self.layer.heads):
             W = self.layer.weights(head).to(own.device)
             again = torch.einsum("nta,ae,ne->nt", rows.tokens(head).double(), W, rows.z[:, head])
             # A key bias that is the same for all tokens is in the layer's logits and not in the token form.
-            off = (again - own[:, head]).where(visible, torch.nan)
-            off = off - off.nanmean(-1, keepdim=True)
-            size = own[:, head].where(visible, 0.0).abs().max() + 1.0
-            if not off.nan_to_num().abs().max() <= AGREEMENT * size * looseness(self.call.hidden):
+            off = (again - own[:, head]).where(rows.mask, torch.nan)
+            error = float((off - off.nanmean(-1, keepdim=True)).nan_to_num().abs().max())
+            size = own[:, head].where(rows.mask, 0.0).abs().max() + 1.0
+            if not error <= AGREEMENT * size * looseness(self.call.hidden):
                 raise ValueError(
                     f"layer {self.layer.name} has logits that its weights do not give: head {head} is off by "
-                    f"{float(off.nan_to_num().abs().max()):.1e}, and so the model cannot be audited."
+                    f"{error:.1e}, and so the model cannot be audited."
                 )
 
     def logits_with(self, head: int, W: Tensor) -> Tensor:
@@ -290,11 +273,9 @@ class View:
         z = extended(recipe, call.hidden.double().flatten(0, 1), head).reshape(B, Q, -1)
         made = z @ W.to(z.device).T  # (B, Q, a)
         if self.layer.form == TOKEN:
-            x = call.tokens
-            return made @ x.double().transpose(1, 2)
+            return made @ call.tokens.double().transpose(1, 2)
         size = call.key.shape[-1]
-        query = made[..., :size]
-        query = turned(query.unsqueeze(1), call, recipe.rotation)[:, 0]
+        query = turned(made[..., :size].unsqueeze(1), call, recipe.rotation)[:, 0]
         if recipe.gain is not None:
             query = query * recipe.gain[head]
         logits = query @ call.key[:, self._group(head)].double().transpose(1, 2)

@@ -26,9 +26,9 @@ import torch
 from mirrormax._extras import install
 from mirrormax._files import load_object
 from mirrormax.auditing.adapters import CAUSAL, HEADED
-from mirrormax.auditing.models import IMAGES, WORDS, Loaded, OwnModel
+from mirrormax.auditing.models import IMAGES, WORDS, Loaded, OwnModel, longest_text
 from mirrormax.data import END
-from mirrormax.nets import SPARSE_WEIGHTS, Checkpoint, load_model
+from mirrormax.nets import SPARSE_WEIGHTS, load_model
 from mirrormax.pruning import load_sparse
 
 TOKENIZER_FILES = (
@@ -47,8 +47,6 @@ TRAINING = "mirrormax_training"
 NO_CODE: Mapping[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 WHOLE: Mapping[str, Any] = {"output_loading_info": True, "ignore_mismatched_sizes": True}
 """Weights that are missing or do not fit are refused by name."""
-NO_LIMIT = 1 << 20
-"""Tokens of a text for models that name no longest one, such as those with relative positions."""
 
 
 def load_for_audit(folder: str | Path, *, allow_pickle: bool = False) -> Loaded:
@@ -62,9 +60,7 @@ def load_for_audit(folder: str | Path, *, allow_pickle: bool = False) -> Loaded:
     if folder.is_dir() and not (folder / "config.json").is_file():
         files = sorted(folder.glob(f"*{GGUF}"))
     if len(files) == 1:
-        _check_gguf(files[0])
-        with _reading_once():
-            return replace(_gguf(files[0]), folder=given)
+        return replace(_gguf(files[0]), folder=given)
     if (folder / "model" / "config.json").is_file() and not (folder / "model.safetensors").is_file():
         folder = folder / "model"  # a run keeps its checkpoint there
     path = folder / "config.json"
@@ -109,16 +105,11 @@ def _own(folder: Path) -> Loaded:
         raise ValueError(
             f"{folder} has no tokenizer.json, so that texts cannot be read; save the model with its tokenizer."
         )
-    if checkpoint.kind == "lm":
-        return _own_language_model(checkpoint, files)
-    return OwnModel(checkpoint.model, WORDS, tokenizer=checkpoint.tokenizer, longest=config.max_length, **made)
-
-
-def _own_language_model(checkpoint: Checkpoint, files: tuple[Path, ...]) -> Loaded:
-    """A :class:`~mirrormax.nets.Decoder` as the Llama that it is, which the adapter of transformers reads."""
+    if checkpoint.kind == "sentiment":
+        return OwnModel(checkpoint.model, WORDS, tokenizer=checkpoint.tokenizer, longest=config.max_length, **made)
     import transformers
 
-    config: Any = checkpoint.model.config
+    # a Decoder is a Llama, which the adapter of transformers reads
     with torch.device("meta"):
         model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**config.llama()))
     model = model.to_empty(device="cpu")
@@ -131,11 +122,19 @@ def _own_language_model(checkpoint: Checkpoint, files: tuple[Path, ...]) -> Load
 
 
 def _gguf(path: Path) -> Loaded:
+    with path.open("rb") as file:
+        if file.read(4) != b"GGUF":
+            raise ValueError(f"{path} is no GGUF file, whatever its name says; give one.")
+    try:
+        import gguf  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise ValueError(f"{path} needs the package gguf to be read; {install('audit')}.") from error
     import transformers
 
     options, maker = {**NO_CODE, "gguf_file": path.name}, transformers.AutoModelForCausalLM
-    model = _whole(path, "model", partial(maker.from_pretrained, path.parent, **WHOLE, **options))
-    tokenizer = _tokenizer(path.parent, options)
+    with _reading_once():
+        model = _whole(path, "model", partial(maker.from_pretrained, path.parent, **WHOLE, **options))
+        tokenizer = _tokenizer(path.parent, options)
     return Loaded(model, WORDS, (), tokenizer, longest_text(model.config), {}, (path,))
 
 
@@ -147,7 +146,13 @@ def _hugging_face(folder: Path, config: dict[str, Any], allow_pickle: bool) -> L
         raise ValueError(
             f"{folder} has no .safetensors weights; convert them, or give --allow-pickle if you trust those there."
         )
-    architecture = _architecture(folder, config)
+    names = config.get("architectures") or []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError(
+            f"{folder / 'config.json'} has architectures {names!r}, which must be a list of names such as "
+            "'BertModel'; save the model again."
+        )
+    architecture = names[0] if names else ""
     import transformers
 
     end = next((end for end in (*HEADED, *CAUSAL) if architecture.endswith(end)), "")
@@ -179,16 +184,6 @@ def _pruned_model(folder: Path, maker: Any) -> tuple[Any, dict[str, Any]]:
     model = maker.from_config(transformers.AutoConfig.from_pretrained(folder, **NO_CODE))
     keys = model.load_state_dict(load_sparse(folder / SPARSE_WEIGHTS), strict=False)
     return model.eval(), {"missing_keys": keys.missing_keys}
-
-
-def _check_gguf(path: Path) -> None:
-    with path.open("rb") as file:
-        if file.read(4) != b"GGUF":
-            raise ValueError(f"{path} is no GGUF file, whatever its name says; give one.")
-    try:
-        import gguf  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise ValueError(f"{path} needs the package gguf to be read; {install('audit')}.") from error
 
 
 @contextmanager
@@ -260,19 +255,6 @@ def _files(folder: Path, *patterns: str) -> tuple[Path, ...]:
     return tuple(sorted({path for pattern in patterns for path in folder.glob(pattern) if path.is_file()}))
 
 
-def _architecture(folder: Path, config: dict[str, Any]) -> str:
-    """The class that a config.json names first, or nothing."""
-    names = config.get("architectures")
-    if names is None or names == []:
-        return ""
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ValueError(
-            f"{folder / 'config.json'} has architectures {names!r}, which must be a list of names such as "
-            "'BertModel'; save the model again."
-        )
-    return str(names[0])
-
-
 def _tokenizer(folder: Path, options: Mapping[str, Any]) -> Any:
     # Without a file transformers makes an empty tokenizer, which takes every word for an unknown one.
     if "gguf_file" not in options and not any((folder / name).is_file() for name in TOKENIZER_FILES):
@@ -290,34 +272,21 @@ def _tokenizer(folder: Path, options: Mapping[str, Any]) -> Any:
     )
 
 
-def longest_text(config: Any) -> int:
-    """Positions a text may have; RoBERTa keeps its first pad_token_id + 1 for itself."""
-    reserved = config.pad_token_id + 1 if config.model_type in ("roberta", "xlm-roberta", "camembert") else 0
-    positions = getattr(config, "max_position_embeddings", None)
-    return int(positions) - reserved if positions else NO_LIMIT
-
-
 def _image(folder: Path, config: Any) -> dict[str, Any]:
     path = folder / IMAGES_FILE
     settings = load_object(path, "save the model again") if path.is_file() else {}
     size, channels = config.image_size, config.num_channels
-    return {
-        "size": size if isinstance(size, int) else size[0],
-        "channels": channels,
-        "mean": _per_channel(path, settings, "image_mean", channels),
-        "std": _per_channel(path, settings, "image_std", channels),
-    }
-
-
-def _per_channel(path: Path, settings: dict[str, Any], name: str, channels: int) -> float | list[float]:
-    value: Any = settings.get(name, 0.5)
-    numbers = value if isinstance(value, list) else [value]
-    fits = len(numbers) in (1, channels) and all(
-        type(number) in (int, float) and number == number for number in numbers
-    )
-    if not fits or (name == "image_std" and not all(number > 0 for number in numbers)):
-        raise ValueError(f"{path} has {name} {value!r}, which must be {channels} numbers; save the model again.")
-    return [float(number) for number in numbers] if isinstance(value, list) else float(value)
+    image = {"size": size if isinstance(size, int) else size[0], "channels": channels}
+    for name in ("mean", "std"):
+        value: Any = settings.get(f"image_{name}", 0.5)
+        numbers = value if isinstance(value, list) else [value]
+        fit = all(type(number) in (int, float) and number == number for number in numbers)
+        if not fit or len(numbers) not in (1, channels) or (name == "std" and not min(numbers) > 0):
+            raise ValueError(
+                f"{path} has image_{name} {value!r}, which must be {channels} numbers; save the model again."
+            )
+        image[name] = [float(number) for number in numbers] if isinstance(value, list) else float(value)
+    return image
 
 
 @contextmanager

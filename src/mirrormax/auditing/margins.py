@@ -29,7 +29,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any
 
@@ -38,11 +38,12 @@ import numpy.typing as npt
 import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from mirrormax import _parallel
 from mirrormax._parallel import Answer, Item
 from mirrormax.auditing.changes import Index
-from mirrormax.auditing.collect import Collected, Kept
+from mirrormax.auditing.collect import Collected
 from mirrormax.auditing.options import Progress
 from mirrormax.auditing.result import GrowthPoint
 from mirrormax.geometry import cosine, directional_divergence, lp_norm
@@ -119,23 +120,14 @@ Solved = dict[Index, Mapping[float, Margins]]
 """The answers to every p, by layer and head."""
 
 
-@dataclass(frozen=True, eq=False)
-class Task:
-    """A head's problem, every p to solve it for, and the p of which W_mm is wanted whole, if any."""
-
-    problem: HeadProblem
-    exponents: Sequence[float]
-    C: float
-    quantile: float
-    whole: float | None
-
-
-def measure_all(task: Task) -> Mapping[float, Margins]:
-    """The answers to every p; W_mm, which may be as large as a layer, only where it is wanted."""
+def measure_all(
+    problem: HeadProblem, exponents: Sequence[float], whole: float | None, C: float, quantile: float
+) -> Mapping[float, Margins]:
+    """The answers to every p; W_mm, which may be as large as a layer, for the p ``whole`` only."""
     answers = {}
-    for p in task.exponents:
-        margins = measure(task.problem, p, C=task.C, quantile=task.quantile)
-        answers[p] = margins if p == task.whole else replace(margins, best=None)
+    for p in exponents:
+        margins = measure(problem, p, C=C, quantile=quantile)
+        answers[p] = margins if p == whole else replace(margins, best=None)
     return answers
 
 
@@ -149,12 +141,10 @@ def measure(problem: HeadProblem, p: float, *, C: float, quantile: float) -> Mar
     best_norm = _norm(best, p)
     if best_norm == 0:
         return replace(nothing, status=NO_SEPARATION)
-    own = leads.min(1)
-    ideal = problem.leads(best).min(1)
-    finite = np.isfinite(own)
+    own, ideal = leads.min(1), problem.leads(best).min(1)
     margin = float(own.min()) / norm
     ratio = margin * best_norm if kind == "hard" else _soft_ratio(problem, best, p, C)
-    quantiles = [float(np.quantile(side[finite], quantile)) for side in (own / norm, ideal / best_norm)]
+    quantiles = [float(np.quantile(side, quantile)) for side in (own / norm, ideal / best_norm)]
     return Margins(
         p=p,
         problem=kind,
@@ -236,17 +226,13 @@ def solve_heads(collected: Collected, client: Any, tell: Progress) -> tuple[Coll
     What was collected with that much of the sample, what heads answered on the way, and all answers.
     """
     options, known, grown = collected.options, Solved(), list[GrowthPoint]()
-    heads = [(k, h) for k, layer in enumerate(collected.layers) for h in range(layer.heads)]
+    heads = [(k, h) for k, sums in enumerate(collected.layers) for h in range(sums.layer.heads)]
     if options.settle is not None:
         collected, grown, known = _settled(heads, collected, client, tell)
     indices = [*heads, *((k, -1 - c) for k in range(len(collected.layers)) for c in range(options.controls))]
     exponents = {index: [p for p in options.exponents if p not in known.get(index, {})] for index in indices}
-    solved = Solved()
-    tell("solving", 0, len(indices))
-    for index, margins in _solved(exponents, collected, client):
-        solved[index] = {**margins, **known.get(index, {})}
-        tell("solving", len(solved), len(indices))
-    return collected, grown, solved
+    solved = _solved(exponents, collected, client, partial(tell, "solving"))
+    return collected, grown, {index: {**margins, **known.get(index, {})} for index, margins in solved.items()}
 
 
 def _settled(
@@ -255,14 +241,13 @@ def _settled(
     """As much of the sample as it takes, what heads answered on the way, and their answers for the main p at last."""
     options, grown, size = collected.options, list[GrowthPoint](), FIRST_ROWS
     while True:
-        part, last = collected.first(size), Solved()
+        part = collected.first(size)
         rows = len(part.sample)
-        for index, margins in _solved(dict.fromkeys(heads, (options.p,)), part, client):
-            last[index], main = margins, margins[options.p]
-            grown.append(GrowthPoint(rows, *index, main.ratio, main.divergence))
-            tell(f"solving {rows} rows", len(last), len(heads))
+        solved = _solved(dict.fromkeys(heads, (options.p,)), part, client, partial(tell, f"solving {rows} rows"))
+        main = {index: margins[options.p] for index, margins in solved.items()}
+        grown += [GrowthPoint(rows, *index, margins.ratio, margins.divergence) for index, margins in main.items()]
         if rows >= len(collected.sample) or max(moved(grown)) <= (options.settle or 0.0):
-            return part, grown, last
+            return part, grown, solved
         size *= 2
 
 
@@ -298,23 +283,36 @@ def growth_notes(settle: float | None, grown: Sequence[GrowthPoint]) -> list[str
 
 
 def _solved(
-    exponents: Mapping[Index, Sequence[float]], collected: Collected, client: Any
-) -> Iterator[tuple[Index, Mapping[float, Margins]]]:
-    """Heads and controls at their exponents, in order; tasks are made as they are wanted, as their arrays are large."""
+    exponents: Mapping[Index, Sequence[float]], collected: Collected, client: Any, tell: Callable[[int, int], None]
+) -> Solved:
+    """Heads and controls at their exponents; tasks are made as they are wanted, as their arrays are large."""
     rows, options = collected.sample, collected.options
 
-    def task(index: Index) -> Task:
+    def task(index: Index) -> Callable[[], Mapping[float, Margins]]:
         layer, head = index
-        problem = problem_of([row.kept[layer][head] for row in rows], collected.weights(layer, head))
+        kept = [row.kept[layer][head] for row in rows]
+        X = pad_sequence([row.x for row in kept], batch_first=True).numpy()
+        z = torch.stack([row.z.double() for row in kept]).numpy()
+        mask = np.arange(X.shape[1]) < np.array([len(row.tokens) for row in kept])[:, None]
+        problem = HeadProblem(X, z, mask, collected.weights(layer, head).cpu().numpy())
         whole = options.p if options.interventions and head >= 0 else None
-        return Task(problem, exponents[index], options.C, options.quantile, whole)
+        return partial(measure_all, problem, exponents[index], whole, options.C, options.quantile)
 
     if client is None:
-        answers = on_all_cores(lambda index: measure_all(task(index)), list(exponents))
+        answers = on_all_cores(lambda index: task(index)(), list(exponents))
     else:
         ahead = _parallel.AHEAD * max(1, sum(client.nthreads().values()))
-        answers = _parallel.on_cluster(client, measure_all, map(task, exponents), ahead)
-    yield from zip(exponents, answers, strict=True)
+        answers = _parallel.on_cluster(client, _called, map(task, exponents), ahead)
+    solved = Solved()
+    tell(0, len(exponents))
+    for index, margins in zip(exponents, answers, strict=True):
+        solved[index] = margins
+        tell(len(solved), len(exponents))
+    return solved
+
+
+def _called(task: Callable[[], Answer]) -> Answer:
+    return task()
 
 
 def on_all_cores(function: Callable[[Item], Answer], items: Sequence[Item]) -> Iterator[Answer]:
@@ -326,14 +324,3 @@ def on_all_cores(function: Callable[[Item], Answer], items: Sequence[Item]) -> I
     # The tensors first: limits on products reach torch too, and would be taken for what it may use.
     with _parallel.single_threaded_tensors(), _parallel.single_threaded_products():
         yield from _parallel.on_all_cores(function, items)
-
-
-def problem_of(kept: Sequence[Kept], W: Tensor) -> HeadProblem:
-    """The sampled rows of one head side by side, padded to one length."""
-    pad = torch.nn.utils.rnn.pad_sequence
-    return HeadProblem(
-        X=pad([row.x for row in kept], batch_first=True).numpy(),
-        z=torch.stack([row.z.double() for row in kept]).numpy(),
-        mask=pad([torch.ones(len(row.tokens), dtype=torch.bool) for row in kept], batch_first=True).numpy(),
-        W=W.cpu().numpy(),
-    )

@@ -20,6 +20,8 @@ from mirrormax.nets import pixel_inputs, resized
 WORDS, IMAGES = "words", "images"
 WANTS_START = ("gemma",)
 """Kinds of models that were trained with a first token which their GGUF tokenizers leave out."""
+NO_LIMIT = 1 << 20
+"""Tokens of a text for models that name no longest one, such as those with relative positions."""
 PARTING = (".", "!", "?", ",", ";", ":", "\n")
 """Marks that part texts, beside the tokenizer's special tokens."""
 
@@ -60,32 +62,32 @@ class Loaded:
     @property
     def unknown(self) -> int | None:
         """The number of the token that stands for what the tokenizer does not know, where it has one."""
-        return None if self.tokenizer is None else self.tokenizer.unk_token_id
+        number: int | None = self.tokenizer.unk_token_id
+        return number
 
     @property
     def special(self) -> frozenset[int]:
         """The numbers of tokens that are no text."""
-        return frozenset(() if self.tokenizer is None else self.tokenizer.all_special_ids)
+        return frozenset(self.tokenizer.all_special_ids)
 
     @property
     def separators(self) -> list[int]:
         """The numbers of tokens that end or part texts: special ones, full stops, commas, line breaks."""
-        if self.tokenizer is None:
-            return []
         marks = {mark for mark in map(self._mark, PARTING) if mark is not None and mark != self.unknown}
         return sorted(marks | (self.special - {self.unknown}))
 
     @property
     def ordinary(self) -> list[int]:
         """The numbers of tokens that are text, of language models."""
-        if not self.causal:
-            return []
-        return [token for token in range(min(len(self.tokenizer), self._embedded())) if token not in self.special]
+        tokens = range(min(len(self.tokenizer), self._embedded())) if self.causal else ()
+        return sorted(set(tokens) - self.special)
 
     @property
     def vocabulary(self) -> Vocabulary:
         """What is known of its tokens."""
-        return Vocabulary(None if self.tokenizer is None else self.names, self.separators, self.ordinary, self.start)
+        if self.tokenizer is None:
+            return Vocabulary()
+        return Vocabulary(self.names, self.separators, self.ordinary, self.start)
 
     def names(self, ids: list[int]) -> list[str]:
         """Token numbers to words."""
@@ -171,8 +173,16 @@ class OwnModel(Loaded):
         return {"ids": padded(rows, config.pad_id)}
 
     def _mark(self, text: str) -> int | None:
-        mark: int | None = None if self.tokenizer is None else self.tokenizer.token_to_id(text)
-        return mark
+        number: int | None = self.tokenizer.token_to_id(text)
+        return number
+
+
+def longest_text(config: Any) -> int:
+    """Positions a text may have; RoBERTa keeps its first pad_token_id + 1 for itself, and MPT has a name of its own."""
+    kind = getattr(config, "model_type", "")
+    reserved = config.pad_token_id + 1 if kind in ("roberta", "xlm-roberta", "camembert") else 0
+    positions = getattr(config, "max_position_embeddings", None) or getattr(config, "max_seq_len", None)
+    return int(positions) - reserved if positions else NO_LIMIT
 
 
 def padded(rows: Sequence[Sequence[int]], pad: int) -> Tensor:

@@ -97,14 +97,10 @@ class AuditOptions:
     skip_sink: bool = option(False, "leave out the first token and a learned sink, as if they were not there", flag)
     form: str | None = option(None, "of the margin problems (default: token where there is one)", Among(FORMS))
     samples: int = option(
-        None,
-        "rows in each margin problem (default: 64 for p = 2 alone, 24 where other p are solved too)",
-        count(1),
+        None, "rows in each margin problem (default: 64 for p = 2 alone, 24 where other p are solved too)", count(1)
     )
     rivals: int = option(
-        None,
-        "strongest rivals kept of a row (default: 128 for p = 2 alone, 12 where other p are solved too)",
-        count(1),
+        None, "strongest rivals kept of a row (default: 128 for p = 2 alone, 12 where other p are solved too)", count(1)
     )
     settle: float | None = option(
         None,

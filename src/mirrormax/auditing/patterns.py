@@ -26,14 +26,12 @@ from torch import Tensor, nn
 from mirrormax._attention_names import BEHIND
 from mirrormax._checks import several
 from mirrormax.auditing.adapters import Adapter, HuggingFaceAdapter, adapter_for
-from mirrormax.auditing.changes import EMPTY, over_texts
-from mirrormax.auditing.loading import load_for_audit, longest_text
-from mirrormax.auditing.models import WORDS, Loaded
+from mirrormax.auditing.changes import EMPTY, over_texts, there_of
+from mirrormax.auditing.loading import load_for_audit
+from mirrormax.auditing.models import WORDS, Loaded, longest_text
 from mirrormax.auditing.recipes import AGREEMENT, Norm, matrix_of
 from mirrormax.auditing.result import Effect
 from mirrormax.auditing.watch import watching
-
-DIRECT = "direct"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -128,8 +126,8 @@ def logit_attribution(model: nn.Module | Adapter, batches: Iterable[Any], *, see
             with _norms(adapter.model, readout) as (seen, read):
                 watch.answer(batch, adapter.whole)
             scale, centred = _last_norm(seen, read[-1])
-            ids, mask = batch["input_ids"], adapter.mask(batch)
-            there = (torch.ones_like(ids, dtype=torch.bool) if mask is None else mask)[:, 1:].double()
+            ids = batch["input_ids"]
+            there = there_of(adapter, batch, ids)[:, 1:].double()
             rows = readout.weight.double()
             wanted = (rows[ids[:, 1:]] - rows.mean(0)) * scale[:, :-1]  # (B, T − 1, d)
             wanted = wanted - wanted.mean(-1, keepdim=True) if centred else wanted
@@ -146,7 +144,7 @@ def logit_attribution(model: nn.Module | Adapter, batches: Iterable[Any], *, see
     if not values:
         raise ValueError(EMPTY)
     return [
-        Effect(place, head, DIRECT, **over_texts(np.asarray(texts), seed))
+        Effect(place, head, "direct", **over_texts(np.asarray(texts), seed))
         for place, parts in enumerate(zip(*values, strict=True))
         for head, texts in enumerate(torch.cat(parts).T.cpu().numpy())
     ]

@@ -90,19 +90,16 @@ def quality_of(loaded: Loaded, batches: Iterable[dict[str, Tensor]]) -> Callable
     dense = answers() if measure == LIKENESS else None
 
     def quality() -> Values:
-        found = answers()
+        given = answers()
         if measure == LOSS:
-            return _row_values(*found.numpy().T)
-        return found.numpy() if dense is None else nn.functional.cosine_similarity(found, dense, dim=-1).numpy()
+            # Sums s over w tokens as numbers whose plain mean is m = Σ s / Σ w and that vary as it does.
+            sums, weights = given.numpy().T
+            plain = sums / weights
+            mean = (plain * weights).sum() / weights.sum()
+            return np.asarray(mean + weights / weights.mean() * (plain - mean))
+        return given.numpy() if dense is None else nn.functional.cosine_similarity(given, dense, dim=-1).numpy()
 
     return quality
-
-
-def _row_values(sums: Values, weights: Values) -> Values:
-    """Numbers for rows whose plain mean is m = Σ s / Σ w: m + (w / w̄)(s / w − m), which vary as m does."""
-    plain = sums / weights
-    mean = (plain * weights).sum() / weights.sum()
-    return np.asarray(mean + weights / weights.mean() * (plain - mean))
 
 
 def _right(out: Any, batch: dict[str, Tensor]) -> Tensor:
@@ -183,12 +180,12 @@ def measure_pruning(
     show("pruning", len(positive), len(positive) + 1)
     pruned = pruned_by(share, ready)
     pruned.finish()
-    values = quality()
+    values, labels = quality(), batches.labels
     return PruningReport(
         measure_of(loaded),
         by,
         len(batches),
-        _chance(batches.labels),
+        None if labels is None else float(torch.bincount(labels).max()) / len(labels),
         points[by],
         points["magnitude"] if by != "magnitude" else [],
         pruned.share,
@@ -196,11 +193,6 @@ def measure_pruning(
         paired_difference(values, dense),
         pruned.tensors,
     )
-
-
-def _chance(labels: Tensor | None) -> float | None:
-    """How often the most frequent label is right."""
-    return None if labels is None else float(torch.bincount(labels).max()) / len(labels)
 
 
 def save_pruned(writing: Callable[..., AbstractContextManager[Path]], loaded: Loaded) -> None:
@@ -227,15 +219,13 @@ def save_pruned(writing: Callable[..., AbstractContextManager[Path]], loaded: Lo
 
 def stored_once(model: nn.Module) -> dict[str, torch.Tensor]:
     """The state of a model in which a tensor of two names, such as a tied embedding, has its first one only."""
-    state = model.state_dict()
-    first: dict[tuple[int, torch.Size], str] = {}
-    for name, tensor in state.items():
-        first.setdefault((tensor.data_ptr(), tensor.shape), name)
-    return {
-        name: tensor
-        for name, tensor in state.items()
-        if not tensor.numel() or first[tensor.data_ptr(), tensor.shape] == name
-    }
+    stored, places = {}, set()
+    for name, tensor in model.state_dict().items():
+        place = (tensor.data_ptr(), tensor.shape)
+        if place not in places or not tensor.numel():
+            stored[name] = tensor
+        places.add(place)
+    return stored
 
 
 def _write_reader(folder: Path, loaded: Loaded) -> None:

@@ -31,31 +31,6 @@ LARGE = 1e3
 
 
 @dataclass(frozen=True, eq=False)
-class Recipe:
-    """How a layer's queries come about, found on its first pass."""
-
-    weight: Tensor  # (H, d_h, d) W_Q, with the gain of the norm and what queries are multiplied by
-    bias: Tensor | None  # (H, d_h)
-    shift: Tensor | None  # (H, d_h) added behind the norm
-    gain: Tensor | None  # (H, d_h) of a norm behind the rotation, which goes to the keys
-    key: Tensor | None  # (H, d_h, d) W_K where keys are plain, so that there is a token form
-    norm: Callable[[Tensor], Tensor] | None  # z (n, d) to the 1/rms (n, H) of its queries
-    rotation: str | None
-    position: bool  # whether logits have a bias of position
-    sinks: Tensor | None  # (H,)
-    query_of: Callable[[Tensor], Tensor]  # from the matrix (out, in) that makes queries to ``weight``
-    key_of: Callable[[Tensor], Tensor]  # from the matrix that makes keys to W_K (H, d_h, d), or to what has its size
-    key_name: str  # of that matrix
-    plain: bool  # whether queries and keys are R (W x + b) of these, with nothing else that depends on them
-
-    @property
-    def constant(self) -> bool:
-        """Whether z̃ needs a constant that it has not got from the bias."""
-        needed = self.shift is not None or self.position or self.sinks is not None
-        return needed and (self.bias is None or self.norm is not None)
-
-
-@dataclass(frozen=True, eq=False)
 class Norm:
     """A norm of queries (B, H, Q, d_h), given to the module by ``layout``; behind the rotation, or before it."""
 
@@ -98,100 +73,106 @@ def find_recipe(name: str, module: nn.Module, projection: str, call: Call) -> Re
     matrix, biases = matrix_of(module, projection).double(), _bias_of(module, projection)
     own_bias: Any = getattr(module, "q_bias", None)  # of layers that pack projections without biases
     fits = matrix.shape[-1] == hidden.shape[-1]
-    for rows in _cuts(len(matrix), H, size, call.turn) if fits else ():
+    ways = [rows for rows, _ in _packings(len(matrix), H, call.key.shape[1], size)] if fits else []
+    last = 0 if call.turn is None else call.turn[0].shape[-1]
+    if 0 < last < size:  # DeepSeek turns the last coordinates of every head in another order
+        inner = torch.arange(size)
+        inner[-last:] = torch.cat([inner[-last:][0::2], inner[-last:][1::2]])
+        ways += [way[:, inner] for way in ways]
+    for rows in ways:
         bias = None if biases is None else biases[rows]
         if bias is None and isinstance(own_bias, Tensor):
             bias = own_bias.detach().double().reshape(H, size)
         plain = made_by(hidden, matrix[rows], bias)
         for rotation, norm in product(_rotations(call.turn, size), _norms(module)):
-            made = _made(plain, call, rotation, norm)
-            if made is None or made.shape != target.shape:
+            try:
+                made = turned(plain if norm is None or norm.behind else norm(plain), call, rotation)
+                made = norm(made) if norm is not None and norm.behind else made
+            except (RuntimeError, IndexError, TypeError, ValueError):  # another layout of the norm is the right one
+                continue
+            if made.shape != target.shape:
                 continue
             factor = float((made * target).sum() / (made * made).sum().clamp(min=1e-300))
             error = (made * factor - target).abs().max()
             if error <= AGREEMENT * target.abs().max() * looseness(call.query):
                 factor = 1.0 if abs(factor - 1) < 1e-5 else factor  # rounding of the layer's own numbers
-                return _recipe(module, projection, call, rows, bias, rotation, norm, factor)
+                return Recipe(module, projection, call, rows, bias, rotation, norm, factor)
     raise ValueError(
         f"layer {name} ({type(module).__name__}) makes its queries of {projection} in a way that the audit does not "
         "know, and so the model cannot be audited."
     )
 
 
-def _made(plain: Tensor, call: Call, rotation: str | None, norm: Norm | None) -> Tensor | None:
-    """Queries (B, H, Q, d_h) by norm and rotation; None where the norm does not take them."""
-    try:
-        made = turned(plain if norm is None or norm.behind else norm(plain), call, rotation)
-        return norm(made) if norm is not None and norm.behind else made
-    except (RuntimeError, IndexError, TypeError, ValueError):  # another layout is the right one
-        return None
+class Recipe:
+    """How a layer's queries come about: as factor · norm(R (W z + b)), W being some rows (H, d_h) of a matrix."""
 
+    def __init__(
+        self,
+        module: nn.Module,
+        projection: str,
+        call: Call,
+        rows: Tensor,
+        bias: Tensor | None,
+        rotation: str | None,
+        norm: Norm | None,
+        factor: float,
+    ) -> None:
+        matrix = matrix_of(module, projection).double()
+        raw, raw_bias = matrix[rows], bias
+        gain, centred = torch.ones_like(raw[..., 0]), False
+        self.shift: Tensor | None = None  # (H, d_h) added behind the norm
+        self.gain: Tensor | None = None  # (H, d_h) of a norm behind the rotation, which goes to the keys
+        self.norm: Callable[[Tensor], Tensor] | None = None  # z (n, d) to the 1/rms (n, H) of its queries
+        if norm is not None:
+            self.norm = lambda z: norm.scales(made_by(z.unsqueeze(1), raw, raw_bias))[..., 0]
+            gain, added, centred = norm.parts(len(rows), rows.shape[1], matrix.device)
+            self.shift = added * factor if added.any() else None
+            if norm.behind and (centred or self.shift is not None):
+                raise ValueError(
+                    f"{type(module).__name__} takes the mean off its queries behind their rotation, so that they are "
+                    "no linear map of its tokens, and the model cannot be audited."
+                )
+            if norm.behind and not torch.allclose(gain, gain[:, :1]):
+                gain, self.gain = torch.ones_like(gain), gain
+        axes = (0, 1) if norm is not None and norm.layout == "whole" else (1,)
 
-def _recipe(
-    module: nn.Module,
-    projection: str,
-    call: Call,
-    rows: Tensor,
-    bias: Tensor | None,
-    rotation: str | None,
-    norm: Norm | None,
-    factor: float,
-) -> Recipe:
-    """The recipe of queries factor · norm(R (W z + b)), W being these rows (H, d_h) of the matrix."""
-    H, size = rows.shape
-    matrix = matrix_of(module, projection).double()
-    position = call.bias is not None
-    gain, shift, axes = torch.ones_like(matrix[rows][..., 0]), None, None
-    raw, raw_bias = matrix[rows], bias
-    if norm is not None:
-        gain, added, centred = norm.parts(H, size, matrix.device)
-        shift = added if added.any() else None
-        axes = None if not centred else (0, 1) if norm.layout == "whole" else (1,)
-        if norm.behind and (centred or shift is not None):
-            raise ValueError(
-                f"{type(module).__name__} takes the mean off its queries behind their rotation, so that they are no "
-                "linear map of its tokens, and the model cannot be audited."
-            )
-    on_keys = gain if norm is not None and norm.behind and not torch.allclose(gain, gain[:, :1]) else None
-    gain = torch.ones_like(gain) if on_keys is not None else gain
+        def query_of(matrix: Tensor) -> Tensor:
+            weight = matrix[rows]
+            weight = weight - weight.mean(axes, keepdim=True) if centred else weight
+            return weight * gain.to(weight).unsqueeze(-1) * factor
 
-    def query_of(matrix: Tensor) -> Tensor:
-        weight = matrix[rows]
-        weight = weight if axes is None else weight - weight.mean(axes, keepdim=True)
-        return weight * gain.to(weight).unsqueeze(-1) * factor
-
-    if bias is not None:
-        bias = (bias if axes is None else bias - bias.mean(axes, keepdim=True)) * gain * factor
-    key_name = key_projection(module, projection) or projection
-    key_rows = _key_rows(module, key_name, key_name == projection, call, rotation)
-    bare = rotation is None and norm is None and not position and call.sinks is None and call.offsets is None
-    token_form = bare and key_rows is not None and len(key_rows.unique()) == key_rows.numel()
-    return Recipe(
-        weight=query_of(matrix),
-        bias=bias,
-        shift=None if shift is None else shift * factor,
-        gain=on_keys,
-        key=matrix_of(module, key_name).double()[key_rows] if token_form and key_rows is not None else None,
-        norm=None if norm is None else lambda z: norm.scales(made_by(z.unsqueeze(1), raw, raw_bias))[..., 0],
-        rotation=rotation,
-        position=position,
-        sinks=None if call.sinks is None else call.sinks.detach().double().reshape(-1),
-        query_of=query_of,
-        key_of=(lambda keys: keys[key_rows]) if key_rows is not None else _key_size(module, key_name, rows, call),
-        key_name=key_name,
-        plain=key_rows is not None and norm is None and call.offsets is None and not call.own_bias,
-    )
+        self.query_of = query_of  # from the matrix (out, in) that makes queries to ``weight``
+        self.weight = query_of(matrix)  # (H, d_h, d) W_Q, with the gain of the norm and what queries are multiplied by
+        if bias is not None:
+            bias = (bias - bias.mean(axes, keepdim=True) if centred else bias) * gain * factor
+        self.bias, self.rotation, self.scale = bias, rotation, call.scale  # bias (H, d_h), if any
+        self.position = call.bias is not None  # whether logits have a bias of position
+        self.sinks = None if call.sinks is None else call.sinks.detach().double().reshape(-1)  # (H,)
+        constant = self.shift is not None or self.position or self.sinks is not None
+        self.constant = constant and (bias is None or norm is not None)  # whether z̃ needs one beside that of the bias
+        if "query" in projection:
+            beside = projection.replace("query", "key")
+        else:
+            beside = projection.replace("q", "k", 1).replace("Q", "K", 1)
+        self.key_name = beside if beside in dict(module.named_children()) else projection  # of the matrix
+        keys = matrix_of(module, self.key_name).double()
+        key_rows = _key_rows(module, self.key_name, self.key_name == projection, call, rotation)
+        # From that matrix to W_K (H, d_h, d), or to what has its size.
+        self.key_of = _key_size(keys, rows, call) if key_rows is None else lambda keys: keys[key_rows]
+        # Whether queries and keys are R (W x + b) of these, with nothing else that depends on them.
+        self.plain = key_rows is not None and norm is None and call.offsets is None and not call.own_bias
+        self.key: Tensor | None = None  # W_K where keys are plain, so that there is a token form
+        bare = all(part is None for part in (rotation, norm, call.bias, call.sinks, call.offsets))
+        if bare and key_rows is not None and len(key_rows.unique()) == key_rows.numel():
+            self.key = keys[key_rows]
 
 
 def _norms(module: nn.Module) -> list[Norm | None]:
     """The ways to use the module's norm of queries, if it has one."""
-    children = (getattr(module, name, None) for name in NORMS)
-    norm = next(
-        (child for child in children if isinstance(child, nn.Module) and not isinstance(child, nn.Identity)), None
-    )
-    if norm is None:
-        return [None]
-    return [Norm(norm, layout, behind) for behind in (False, True) for layout in ("heads", "tokens", "whole")]
+    for norm in (getattr(module, name, None) for name in NORMS):
+        if isinstance(norm, nn.Module) and not isinstance(norm, nn.Identity):
+            return [Norm(norm, layout, behind) for behind in (False, True) for layout in ("heads", "tokens", "whole")]
+    return [None]
 
 
 def _rotations(turn: tuple[Tensor, Tensor] | None, size: int) -> list[str | None]:
@@ -206,43 +187,27 @@ def _rotations(turn: tuple[Tensor, Tensor] | None, size: int) -> list[str | None
     return [*ways, None]
 
 
-def _cuts(count: int, heads: int, size: int, turn: tuple[Tensor, Tensor] | None) -> list[Tensor]:
-    """The ways in which the rows (H, d_h) of W_Q may lie in a matrix of ``count`` rows with more in it.
+def _packings(count: int, heads: int, groups: int, size: int) -> list[tuple[Tensor, Tensor | None]]:
+    """The ways in which the rows (H, d_h) of W_Q, and (G, d_h) of W_K if any, may lie in a matrix of ``count`` rows.
 
-    Its first rows; behind each head's its gate; the heads of a group before the group's key and value; CodeGen's four
-    parts; and with the last coordinates of every head in another order, as DeepSeek turns them.
+    First those of queries, behind them those of keys; behind each head's its gate; the heads of a group before the
+    group's key and value; and CodeGen's four parts.
     """
     order, rows = torch.arange(count), heads * size
-    ways = [order[:rows].reshape(heads, size)] if count >= rows else []
+    if count < rows:
+        return []
+    first = order[:rows].reshape(heads, size)
+    behind = order[rows : count - count % size].reshape(-1, size)
+    ways = [(first, behind[:groups] if len(behind) >= groups else None)]
     if count == 2 * rows:
-        ways.append(order.reshape(heads, 2, size)[:, 0])
-    groups, rest = divmod(count - rows, 2 * size)
-    if not rest and groups > 1 and heads % groups == 0:
-        each = heads // groups
-        ways.append(order.reshape(groups, each + 2, size)[:, :each].reshape(heads, size))
+        ways.append((order.reshape(heads, 2, size)[:, 0], None))
+    shared, rest = divmod(len(behind), 2)
+    if not count % size and not rest and shared > 0 and heads % shared == 0:
+        parts = order.reshape(shared, -1, size)
+        ways += [(first, behind[:shared]), (parts[:, :-2].reshape(heads, size), parts[:, -2])]
     if count == 3 * rows and heads % 4 == 0:
-        ways.append(order.reshape(4, 3, heads // 4, size)[:, 0].reshape(heads, size))
-    last = 0 if turn is None else turn[0].shape[-1]
-    if 0 < last < size:
-        inner = torch.arange(size)
-        inner[-last:] = torch.cat([inner[-last:][0::2], inner[-last:][1::2]])
-        ways += [way[:, inner] for way in ways]
-    return ways
-
-
-def _key_cuts(count: int, packed: bool, heads: int, groups: int, size: int) -> list[Tensor]:
-    """The ways in which the rows (G, d_h) of W_K may lie in a matrix, alone or behind those of queries."""
-    order, rows = torch.arange(count), heads * size
-    if not packed:
-        return [order.reshape(-1, size)] if count % size == 0 else []
-    ways = [order[rows : rows + groups * size].reshape(groups, size)] if count >= rows + groups * size else []
-    shared, rest = divmod(count - rows, 2 * size)
-    if not rest and shared > 0 and heads % shared == 0:
-        each = heads // shared
-        ways += [order[rows : rows + shared * size].reshape(shared, size)]
-        ways += [order.reshape(shared, each + 2, size)[:, each]]
-    if count == 3 * rows and heads % 4 == 0:
-        ways.append(order.reshape(4, 3, heads // 4, size)[:, 2].reshape(heads, size))
+        parts = order.reshape(4, 3, -1, size)
+        ways.append((parts[:, 0].reshape(heads, size), parts[:, 2].reshape(heads, size)))
     return ways
 
 
@@ -265,51 +230,45 @@ def _bias_of(module: nn.Module, name: str) -> Tensor | None:
     return None if bias is None else bias.detach().double()
 
 
-def key_projection(module: nn.Module, projection: str) -> str | None:
-    """The child that makes keys beside the one that makes queries; None where one makes both, or none is known."""
-    if "query" in projection:
-        beside = projection.replace("query", "key")
-    else:
-        beside = projection.replace("q", "k", 1).replace("Q", "K", 1)
-    return beside if beside != projection and beside in dict(module.named_children()) else None
-
-
 def _key_rows(module: nn.Module, name: str, packed: bool, call: Call, rotation: str | None) -> Tensor | None:
     """Rows (H, d_h), by head, that make keys R (W_K x + b), found by trying; None where keys are made otherwise."""
     H, size = call.query.shape[1], call.query.shape[-1]
     tokens = call.tokens.double()
     matrix, bias = matrix_of(module, name).double(), _bias_of(module, name)
-    if matrix.shape[-1] != tokens.shape[-1] or call.key.shape[2] != tokens.shape[1]:
+    T, d = tokens.shape[1:]
+    turns_others = rotation is not None and call.turn is not None and call.turn[0].shape[-2] != T
+    if matrix.shape[-1] != d or call.key.shape[2:] != (T, size) or turns_others:
         return None
-    for rows in _key_cuts(len(matrix), packed, H, call.key.shape[1], size):
-        if call.key.shape[1] % len(rows) or call.key.shape[-1] != size:
+    if packed:
+        ways = [rows for _, rows in _packings(len(matrix), H, call.key.shape[1], size) if rows is not None]
+    else:
+        ways = [] if len(matrix) % size else [torch.arange(len(matrix)).reshape(-1, size)]
+    for rows in ways:
+        if call.key.shape[1] % len(rows):
             continue
         keys = made_by(tokens, matrix[rows], None if bias is None else bias[rows])
-        if rotation is not None and call.turn is not None and call.turn[0].shape[-2] != tokens.shape[1]:
-            continue
         keys = turned(keys, call, rotation).repeat_interleave(call.key.shape[1] // len(rows), 1)
         if (keys - call.key).abs().max() <= AGREEMENT * call.key.abs().max() * looseness(call.key):
             return rows.repeat_interleave(H // len(rows), 0)
     return None
 
 
-def _key_size(module: nn.Module, name: str, rows: Tensor, call: Call) -> Callable[[Tensor], Tensor]:
+def _key_size(matrix: Tensor, rows: Tensor, call: Call) -> Callable[[Tensor], Tensor]:
     """Where W_K is not known, as behind a norm: rows of its matrix, scaled to give keys of the size that they have."""
     H, size = rows.shape
-    matrix = matrix_of(module, name).double()
     tokens = call.tokens.double()
     groups = next((G for G in range(H, 0, -1) if H % G == 0 and G * size <= len(matrix)), 1)
     own = torch.arange(len(matrix))[-groups * size :].reshape(groups, -1)
-    scale = torch.ones((), dtype=torch.float64)
+    scale = 1.0
     if matrix.shape[-1] == tokens.shape[-1]:
         made = made_by(tokens, matrix[own], None).norm() / groups**0.5
-        scale = (call.key.double().norm() / call.key.shape[1] ** 0.5 / made.clamp(min=1e-300)).cpu()
-    return lambda keys: (keys[own] * scale.to(keys)).repeat_interleave(H // groups, 0)
+        scale = float(call.key.double().norm() / call.key.shape[1] ** 0.5 / made.clamp(min=1e-300))
+    return lambda keys: (keys[own] * scale).repeat_interleave(H // groups, 0)
 
 
-def looseness(x: Tensor | None) -> float:
+def looseness(x: Tensor) -> float:
     """How many times less exact than float32 numbers may be."""
-    return 50.0 if x is not None and x.dtype in (torch.float16, torch.bfloat16) else 1.0
+    return 50.0 if x.dtype in (torch.float16, torch.bfloat16) else 1.0
 
 
 def made_by(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -114,10 +114,8 @@ class Head(Selected):
 
 def columns() -> dict[str, Column]:
     """The fields of a head that tables show."""
-    hints = {
-        name: getattr(hint, "__metadata__", ()) for name, hint in get_type_hints(Head, include_extras=True).items()
-    }
-    return {name: marks[0] for name, marks in hints.items() if marks}
+    hints = get_type_hints(Head, include_extras=True)
+    return {name: column for name, hint in hints.items() for column in getattr(hint, "__metadata__", ())}
 
 
 @dataclass(frozen=True)
@@ -268,12 +266,10 @@ class Audit:
 
     def write(self, results: ResultFolder, under: str = "") -> list[str]:
         """Write the same files into a folder that is open for writing, their names beginning with ``under``."""
-        tables: dict[str, Sequence[Any]] = {
-            "heads": self.heads,
-            "scan": [*self.scan, *self.controls] if self.scan else [],
-        }
-        tables |= {name: getattr(self, name) for name in ("effects", "growth", "shuffled", "robustness", "removal")}
-        tables = {f"{name}.csv": rows for name, rows in tables.items() if rows}
+        names = ("effects", "growth", "shuffled", "robustness", "removal")
+        scan = [*self.scan, *self.controls] if self.scan else []
+        rows_of = {"heads": self.heads, "scan": scan, **{name: getattr(self, name) for name in names}}
+        tables = {f"{name}.csv": rows for name, rows in rows_of.items() if rows}
         results.save_json(f"{under}audit.json", _plain({"format": FORMAT, **asdict(self)}))
         results.save_json(f"{under}config.json", _plain(self.config))
         for name, rows in tables.items():

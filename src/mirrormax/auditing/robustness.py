@@ -43,11 +43,8 @@ from mirrormax.auditing.recipes import extended
 from mirrormax.auditing.result import Robustness
 from mirrormax.auditing.watch import Watch, watching
 
-BITS = {"int8": 8, "int4": 4, "int3": 3}
 GROUP = 128
 """Weights of a row that share a scale in schemes that end in ``/group``."""
-
-
 Scheme = str | float
 
 
@@ -72,7 +69,7 @@ def changed(weight: Tensor, scheme: Scheme, inputs: Tensor | None = None) -> Ten
     if scheme == "bf16":
         return weight.to(torch.bfloat16).to(weight.dtype)
     name, _, by = scheme.partition("/")
-    most = 2 ** (BITS[name] - 1) - 1
+    most = 2 ** (int(name.removeprefix("int")) - 1) - 1
     if by == "tensor":
         size = weight.abs().max()
     elif by == "group":
@@ -196,7 +193,7 @@ def robustness(
     predictions: Sequence[Prediction], adapter: Adapter, held_out: Iterable[Any] | None, tell: Progress
 ) -> list[Robustness]:
     """What every layer predicts, with the share of selections that change on held-out texts, if any, beside it."""
-    if held_out is None or not predictions:
+    if held_out is None:
         return [answer for k, layer in enumerate(predictions) for answer in layer.answers(k)]
     batches, schemes = list(held_out), predictions[0].schemes
     shares: list[dict[str, Tensor]] = [{} for _ in predictions]

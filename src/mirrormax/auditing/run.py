@@ -15,8 +15,8 @@ from torch import Tensor, nn
 import mirrormax
 from mirrormax.auditing.adapters import Adapter, Readout, adapter_for
 from mirrormax.auditing.changes import Index, counting, intervene, remove
-from mirrormax.auditing.collect import Collected, collect
-from mirrormax.auditing.kinds import KINDS, Selections, find_induction
+from mirrormax.auditing.collect import Collected, OfLayer, collect
+from mirrormax.auditing.kinds import KINDS, find_induction
 from mirrormax.auditing.layers import QUERY
 from mirrormax.auditing.margins import Margins, growth_notes, solve_heads
 from mirrormax.auditing.options import QUERIES, AuditOptions, Progress, Vocabulary, options_of
@@ -81,8 +81,9 @@ def audit(
     collected = collect(adapter, batches, options, separators=words.separators, advance=counting(tell, "reading", None))
     if adapter.causal:
         tell("repeating", 0, 1)
-    find_induction(adapter, words, collected.selections, collected.shuffled, seed=options.seed)
-    robust = robustness(collected.robust, adapter, held_out, tell)
+    of_words = [(sums.selections, sums.shuffled) for sums in collected.layers]
+    find_induction(adapter, words, of_words, seed=options.seed)
+    robust = robustness([sums.robust for sums in collected.layers if sums.robust], adapter, held_out, tell)
     collected, grown, solved = solve_heads(collected, client, tell)
     own = {index: margins for index, margins in solved.items() if index[1] >= 0}
     scan = scan_points(own, options.scan)
@@ -90,15 +91,27 @@ def audit(
     main = {index: margins[options.p] for index, margins in own.items()}
     shuffled = [
         Selected(k, -1 - c, **selections.of_head(c))
-        for k, selections in enumerate(collected.shuffled)
+        for k, selections in enumerate(sums.shuffled for sums in collected.layers)
         for c in range(len(selections.weights or ()))
     ]
     heads = judged([head_of(index, collected, margins) for index, margins in main.items()], shuffled)
     few = collected.importance.few
     changed, of_changes = intervene(adapter, few, {index: main[index].scaled for index in main}, options, tell)
-    chances = [selections.chances() for selections in collected.selections]
+    chances = [sums.selections.chances() for sums in collected.layers]
     return Audit(
-        config=_config(adapter.model, options, collected),
+        config={
+            **asdict(options),
+            "query": collected.query,
+            "form": "/".join(sorted({sums.layer.form for sums in collected.layers})),
+            "model": type(adapter.model).__name__,
+            "parameters": sum(part.numel() for part in adapter.model.parameters()),
+            "layers": len(collected.layers),
+            "sequences": collected.sequences,
+            "rows": collected.rows,
+            "sampled_rows": [[kept.sequence, kept.query] for kept in collected.sample],
+            "mirrormax": mirrormax.__version__,
+            "torch": torch.__version__,
+        },
         heads=with_best_p(heads, scan, controls),
         scan=scan,
         controls=controls,
@@ -126,18 +139,20 @@ def scan_points(solved: Mapping[Index, Mapping[float, Margins]], exponents: Sequ
 def head_of(index: Index, collected: Collected, margins: Margins) -> Head:
     """Put the numbers of one head together."""
     k, h = index
-    layer, statistics = collected.layers[k], collected.statistics[k]
+    sums = collected.layers[k]
+    layer, statistics = sums.layer, sums.statistics
     W, importance = layer.weights(h).cpu(), collected.importance.of_layer(k)
-    means: dict[str, Any] = {name: statistics.mean(name, h) for name in ("mass", "decisive", "entropy")}
     return Head(
         layer=k,
         head=h,
         module=layer.name,
         form=layer.form,
         rows=statistics.rows,
-        **means,
+        mass=statistics.mean("mass", h),
+        decisive=statistics.mean("decisive", h),
+        entropy=statistics.mean("entropy", h),
         margin_all=float(statistics.least_lead[h] / lp_norm(W, margins.p)) if W.any() else math.nan,
-        **collected.selections[k].of_head(h),
+        **sums.selections.of_head(h),
         learned=None,
         importance=None if importance is None else float(importance[h]),
         **{name: getattr(margins, name) for name in OF_MARGINS},
@@ -195,14 +210,13 @@ def head_kinds(adapter: Adapter, batches: Iterable[Any], vocabulary: Vocabulary)
     """
     options = AuditOptions(query="all", samples=1, rivals=1, controls=0, shuffled=0, examples=0, intervention_texts=0)
     collected = collect(adapter, batches, options, separators=vocabulary.separators)
-    find_induction(adapter, vocabulary, collected.selections)
+    find_induction(adapter, vocabulary, [(sums.selections,) for sums in collected.layers])
 
-    def of_head(selections: Selections, head: int) -> dict[str, Any]:
-        shares = {name: share for name, share in selections.of_head(head).items() if share is not None}
-        return {"kind": shares.pop("kind", None), "shares": shares, "chances": selections.chances()}
+    def of_head(sums: OfLayer, head: int) -> dict[str, Any]:
+        shares = {name: share for name, share in sums.selections.of_head(head).items() if share is not None}
+        return {"kind": shares.pop("kind", None), "shares": shares, "chances": sums.selections.chances()}
 
-    pairs = zip(collected.layers, collected.selections, strict=True)
-    return [[of_head(selections, head) for head in range(layer.heads)] for layer, selections in pairs]
+    return [[of_head(sums, head) for head in range(sums.layer.heads)] for sums in collected.layers]
 
 
 def notes(collected: Collected) -> list[str]:
@@ -222,12 +236,13 @@ def notes(collected: Collected) -> list[str]:
         sentences.append("p = 2 was solved in the coordinates spanned by the sample, which is exact.")
     if options.skip_sink:
         sentences.append("The first token of every sequence was left out, and a learned sink with it.")
-    if any(layer.form == QUERY for layer in collected.layers):
+    layers = [sums.layer for sums in collected.layers]
+    if any(layer.form == QUERY for layer in layers):
         sentences.append(
             "Heads are in the query form: keys are fixed and the query map is the unknown, so that ratios answer "
             "another question than those of the token form and cannot be compared with them."
         )
-    if any(layer.recipe.norm is not None for layer in collected.layers):
+    if any(layer.recipe.norm is not None for layer in layers):
         sentences.append("Queries are normalised; the optimum keeps their normalisers as the model has them.")
     if not collected.scored:
         sentences.append(
@@ -268,8 +283,8 @@ def _favourites(collected: Collected, names: Callable[[list[int]], list[str]] | 
     if names is None:
         return []
     favourites = []
-    for layer, parts in enumerate(collected.pairs):
-        pairs = torch.cat(parts, 1) if parts else torch.zeros(2, 0, 0)
+    for layer, sums in enumerate(collected.layers):
+        pairs = torch.cat(sums.pairs, 1) if sums.pairs else torch.zeros(2, 0, 0)
         for head in range(pairs.shape[2]):
             tokens, counts = pairs[1, :, head].unique(return_counts=True)
             best = counts.argsort(descending=True, stable=True)[:MOST]
@@ -286,19 +301,3 @@ def _favourites(collected: Collected, names: Callable[[list[int]], list[str]] | 
                 )
             )
     return favourites
-
-
-def _config(model: torch.nn.Module, options: AuditOptions, collected: Collected) -> dict[str, Any]:
-    return {
-        **asdict(options),
-        "query": collected.query,
-        "form": "/".join(sorted({layer.form for layer in collected.layers})),
-        "model": type(model).__name__,
-        "parameters": sum(part.numel() for part in model.parameters()),
-        "layers": len(collected.layers),
-        "sequences": collected.sequences,
-        "rows": collected.rows,
-        "sampled_rows": [[kept.sequence, kept.query] for kept in collected.sample],
-        "mirrormax": mirrormax.__version__,
-        "torch": torch.__version__,
-    }

@@ -21,6 +21,7 @@ models compare what is above chance: score − chance, review by review.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -29,13 +30,13 @@ import numpy as np
 import numpy.typing as npt
 from torch import nn
 
-from mirrormax._statistics import Estimate, bootstrap_mean, finite, paired_difference
+from mirrormax._statistics import Estimate, bootstrap_mean, median, paired_difference
 from mirrormax.auditing.adapters import adapter_for
 from mirrormax.auditing.data import Batches
 from mirrormax.auditing.models import WORDS, Loaded, OwnModel, padded
 from mirrormax.auditing.pruned import quality_of
 from mirrormax.auditing.result import Audit
-from mirrormax.auditing.watch import Watch, watching
+from mirrormax.auditing.watch import watching
 from mirrormax.auditing.weights import attention_weights, sparsity
 from mirrormax.data import KINDS, Pivot, Span, load_pivots, word_spans
 
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 Array = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+Places = npt.NDArray[np.intp]
 
 METRICS = ("mass", "scaled", "hit", "rank")
 SHUFFLES = 500
@@ -70,11 +73,11 @@ class Reading:
 
     attention: Array
     offsets: tuple[Span, ...]
-    special: npt.NDArray[np.bool_]
+    special: Bools
     prediction: int
 
     @property
-    def text_tokens(self) -> npt.NDArray[np.intp]:
+    def text_tokens(self) -> Places:
         """Indices of the tokens that are of the text."""
         lengths = np.array([end - start for start, end in self.offsets])
         return np.flatnonzero(~self.special & (lengths > 0))
@@ -88,38 +91,27 @@ def read_reviews(
     The tokenizer must put [CLS] first, and every text must fit the model's ``config.max_length``: nothing is
     cut off. Dropout is off while reading, and the model is given back in the mode it came in.
     """
-    encodings = [_trimmed(encoding) for encoding in tokenizer.encode_batch(list(texts))]
     config: Any = model.config
-    for text, (ids, _, special) in zip(texts, encodings, strict=True):
-        if not ids or not special[0]:
+    rows, marks = [], []
+    for text, encoding in zip(texts, tokenizer.encode_batch(list(texts)), strict=True):
+        length = sum(encoding.attention_mask)  # without the padding that a tokenizer may add
+        special = np.array(encoding.special_tokens_mask[:length], dtype=np.bool_)
+        if not length or not special[0]:
             raise ValueError("the tokenizer puts no [CLS] before a text; give the one the model was trained with.")
-        if len(ids) > config.max_length:
-            raise ValueError(
-                f"a text has {len(ids)} tokens, but the model reads {config.max_length}; shorten {text!r}."
-            )
+        if length > config.max_length:
+            raise ValueError(f"a text has {length} tokens, but the model reads {config.max_length}; shorten {text!r}.")
+        rows.append(encoding.ids[:length])
+        marks.append((tuple(encoding.offsets[:length]), special))
+    attention: list[Array] = []
+    predictions: list[int] = []
     with watching(adapter_for(model)) as watch:
-        batches = (encodings[start : start + batch_size] for start in range(0, len(encodings), batch_size))
-        return tuple(reading for batch in batches for reading in _read(watch, batch, config.pad_id))
-
-
-_Encoded = tuple[list[int], list[Span], list[int]]
-
-
-def _trimmed(encoding: Any) -> _Encoded:
-    """Ids, offsets and special marks without the padding that a tokenizer may add."""
-    length = sum(encoding.attention_mask)
-    return encoding.ids[:length], encoding.offsets[:length], encoding.special_tokens_mask[:length]
-
-
-def _read(watch: Watch, batch: Sequence[_Encoded], pad_id: int) -> list[Reading]:
-    ids = padded([row for row, _, _ in batch], pad_id)
-    *_, view = watch.run(ids.to(next(watch.adapter.model.parameters()).device))
-    attention = view.attention()[:, :, 0].mean(dim=1).cpu().numpy()
-    predictions = watch.output.argmax(dim=1).tolist()
-    return [
-        Reading(weights[: len(row)], tuple(offsets), np.array(special, dtype=np.bool_), prediction)
-        for weights, prediction, (row, offsets, special) in zip(attention, predictions, batch, strict=True)
-    ]
+        for start in range(0, len(rows), batch_size):
+            ids = padded(rows[start : start + batch_size], config.pad_id)
+            *_, view = watch.run(ids.to(next(model.parameters()).device))
+            attention += [*view.attention()[:, :, 0].mean(dim=1).cpu().numpy()]
+            predictions += watch.output.argmax(dim=1).tolist()
+    read = zip(rows, attention, marks, predictions, strict=True)
+    return tuple(Reading(weights[: len(row)], *mark, prediction) for row, weights, mark, prediction in read)
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,15 +132,15 @@ class PivotScores:
         apart = {kind: self._summary(mine, seed) for kind, mine in kinds.items() if mine.any()}
         return {**self._summary(np.ones(len(self.pivots), dtype=bool), seed), "kinds": apart}
 
-    def _summary(self, mine: npt.NDArray[np.bool_], seed: int) -> dict[str, Any]:
+    def _summary(self, mine: Bools, seed: int) -> dict[str, Any]:
         def mean(values: Array) -> dict[str, float]:
             return bootstrap_mean(values[mine], seed=seed).to_dict()
 
         summary: dict[str, Any] = {"reviews": int(mine.sum()), "accuracy": mean(self.correct)}
         for metric in METRICS:
             score, chance = self.scores[metric], self.chances[metric]
-            told = {"chance": float(chance[mine].mean()), "above_chance": mean(score - chance)}
-            summary[metric] = {**mean(score), **told}
+            above = {"chance": float(chance[mine].mean()), "above_chance": mean(score - chance)}
+            summary[metric] = {**mean(score), **above}
         return summary
 
 
@@ -185,7 +177,7 @@ def chance_level(reading: Reading, pivot: Pivot, *, shuffles: int = SHUFFLES) ->
     return {metric: float(values.mean()) for metric, values in _scores(reading, pivot, orders).items()}
 
 
-def _scores(reading: Reading, pivot: Pivot, orders: npt.NDArray[np.intp] | None) -> dict[str, Array]:
+def _scores(reading: Reading, pivot: Pivot, orders: Places | None) -> dict[str, Array]:
     """Every metric (S,) for attention in S orders (S, n) of the text's tokens; None leaves it as it is."""
     text, in_pivot, word_of, decisive = _locate(reading, pivot)
     smallest, largest = reading.attention.min(), reading.attention.max()
@@ -206,9 +198,7 @@ def _scores(reading: Reading, pivot: Pivot, orders: npt.NDArray[np.intp] | None)
     }
 
 
-def _locate(
-    reading: Reading, pivot: Pivot
-) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_], npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
+def _locate(reading: Reading, pivot: Pivot) -> tuple[Places, Bools, Places, Bools]:
     """The text's tokens (n,), whether each is of the pivot (n,), the word of each (n,), the decisive words (m,).
 
     A token belongs to the first word that ends after the token starts, so a leading space does no harm; a word
@@ -232,7 +222,7 @@ class Side:
 
     name: str
     loaded: Loaded
-    correct: npt.NDArray[np.float64] | None  # (n,) 1 where right; None of models without classes
+    correct: Array | None  # (n,) 1 where right; None of models without classes
     audit: Audit
     pivots: PivotScores | None = None
     readings: tuple[Reading, ...] = ()
@@ -291,27 +281,20 @@ def _side(side: Side, seed: int) -> dict[str, Any]:
     accuracy = None
     if side.correct is not None:
         accuracy = {**bootstrap_mean(side.correct, seed=seed).to_dict(), "examples": len(side.correct)}
+    try:
+        weights = attention_weights(side.loaded.model)
+        concentration = {role: sparsity(*matrices).to_dict() for role, matrices in weights.items()}
+    except ValueError:  # it packs several roles into one matrix, or has nothing but zeros
+        concentration = {}
+    margins = {name: median(side.audit.grid(name)) for name in MARGINS}
     return {
         "name": side.name,
         "parameters": sum(part.numel() for part in side.loaded.model.parameters()),
         "accuracy": accuracy,
-        "sparsity": _sparsity(side.loaded),
+        "sparsity": concentration,
         "pivots": None if side.pivots is None else side.pivots.to_dict(seed=seed),
-        "margins": {name: _median(side.audit, name) for name in MARGINS},
+        "margins": {name: None if math.isnan(middle) else middle for name, middle in margins.items()},
         "heads": len(side.audit.heads),
         "form": side.audit.config["form"],
         "notes": list(side.notes),
     }
-
-
-def _sparsity(loaded: Loaded) -> dict[str, Any]:
-    """By role; empty for models that pack several roles into one matrix."""
-    try:
-        return {role: sparsity(*weights).to_dict() for role, weights in attention_weights(loaded.model).items()}
-    except ValueError:
-        return {}
-
-
-def _median(audit: Audit, name: str) -> float | None:
-    known = finite(audit.grid(name))
-    return float(np.median(known)) if known.size else None

@@ -35,10 +35,7 @@ class Watch:
         self._current: dict[nn.Module, tuple[Layer, Mapping[str, Any]]] = {}
 
     def run(
-        self,
-        batch: Any,
-        score: Callable[[Any], Tensor | None] | None = None,
-        ask: Callable[[Any], Any] | None = None,
+        self, batch: Any, score: Callable[[Any], Tensor | None] | None = None, ask: Callable[[Any], Any] | None = None
     ) -> list[View]:
         """One pass: a view of every layer, with gradients of Σ score(output) at their outputs if there is a score.
 
@@ -49,10 +46,14 @@ class Watch:
         with torch.inference_mode(False), torch.set_grad_enabled(score is not None):
             self.answer(batch, ask or self.adapter.call)
             total = None if score is None else score(self.output)
-            gradients = self._gradients(total)
-        views = [layer.view(gradient) for layer, gradient in zip(self.layers, gradients, strict=True)]
-        for layer in self.layers:
-            layer.call.probe = None
+            views = [layer.view() for layer in self.layers]
+            if total is not None and total.requires_grad:
+                probes = [view.call.probe for view in views]
+                gradients = torch.autograd.grad(total.sum(), probes, allow_unused=True)
+                for view, gradient in zip(views, gradients, strict=True):
+                    view.gradient = gradient
+        for view in views:
+            view.call.probe = UNSEEN
         return views
 
     def answer(self, batch: Any, ask: Callable[[Any], Any]) -> Any:
@@ -71,14 +72,6 @@ class Watch:
                 "layers for every batch."
             )
         return self.output
-
-    def _gradients(self, total: Tensor | None) -> list[Tensor | None]:
-        if total is None or not total.requires_grad:
-            return [None] * len(self.layers)
-        probes = [layer.call.probe for layer in self.layers]
-        known = [probe for probe in probes if probe is not None]
-        gradients = iter(torch.autograd.grad(total.sum(), known, allow_unused=True))
-        return [None if probe is None else next(gradients) for probe in probes]
 
     def begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A call of an attention module begins."""
