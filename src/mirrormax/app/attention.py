@@ -158,7 +158,9 @@ def _tokens(opened: Opened, text: str) -> tuple[list[dict[str, Any]], list[int],
     if len(text) > LONGEST_TEXT:
         raise ValueError(f"text has {len(text):,} characters; this page reads {LONGEST_TEXT:,}.")
     loaded = opened.loaded
-    longest = min(loaded.longest, MOST_TOKENS, max(16, math.isqrt(MOST_CELLS // _head_count(loaded.model.config))))
+    layers, heads = (size_of(vars(loaded.model.config), name) for name in ("layers", "heads"))
+    maps = 64 if layers is None or heads is None else max(1, layers * heads)  # as its config says, or a guess
+    longest = min(loaded.longest, MOST_TOKENS, max(16, math.isqrt(MOST_CELLS // maps)))
     batches = make_batches(loaded, Data((text,)), longest, 1)
     ids = [int(token) for token in batches.inputs[0]]
     if not ids:
@@ -197,12 +199,6 @@ def _places(loaded: Any, text: str, ids: list[int]) -> list[tuple[int, int] | No
     return places[: len(ids)]
 
 
-def _head_count(config: Any) -> int:
-    """Heads of all layers as a config says, or a guess."""
-    layers, heads = size_of(vars(config), "layers"), size_of(vars(config), "heads")
-    return 64 if layers is None or heads is None else max(1, layers * heads)
-
-
 def _among(rows: Array, shown: Bools) -> Array:
     """Rows (..., T) of attention on the tokens that are shown alone, each summing to 1, or to 0 where it had none."""
     kept = np.where(shown, rows, 0.0)
@@ -212,13 +208,8 @@ def _among(rows: Array, shown: Bools) -> Array:
 
 def _row(row: Array, shown: Bools) -> dict[str, Any]:
     """Attention of one query, its pivot, the pivot's smallest lead, and the tokens that support it."""
-    facts: dict[str, Any] = {
-        "attention": [_short(value) for value in row],
-        "pivot": None,
-        "lead": None,
-        "support": [],
-        "tokens": None,
-    }
+    attention = [_short(value) for value in row]
+    facts: dict[str, Any] = {"attention": attention, "pivot": None, "lead": None, "support": [], "tokens": None}
     if not row.any():
         return facts  # a first token that looks at nothing but itself, and is left out
     pivot = int(row.argmax())
@@ -234,18 +225,12 @@ def _row(row: Array, shown: Bools) -> dict[str, Any]:
 
 def _thumbs(maps: list[npt.NDArray[np.float32]], shown: Bools) -> dict[str, Any]:
     """Every head's map on one scale, √share in 1/255; of a long text a pixel is the largest of its cells."""
-    pooled = [_pooled(_among(layer.astype(float), shown)) for layer in maps]
-    every = np.concatenate([np.rint(255 * np.sqrt(layer)).astype(np.uint8) for layer in pooled])
-    return {**_packed(every), "exact": max(maps[0].shape[1:]) <= THUMB}
-
-
-def _pooled(maps: Array) -> Array:
-    """Maps (H, T, T') as (H, ≤ THUMB, ≤ THUMB), a cell being the largest of a block."""
-    for axis in (1, 2):
-        size = maps.shape[axis]
+    every = _among(np.concatenate(maps).astype(float), shown)
+    sizes = every.shape[1:]
+    for axis, size in enumerate(sizes, start=1):
         if size > THUMB:
-            maps = np.maximum.reduceat(maps, np.arange(THUMB) * size // THUMB, axis=axis)
-    return maps
+            every = np.maximum.reduceat(every, np.arange(THUMB) * size // THUMB, axis=axis)
+    return {**_packed(np.rint(255 * np.sqrt(every)).astype(np.uint8)), "exact": max(sizes) <= THUMB}
 
 
 def _path(view: Any, query: int, head: int, shown: Bools) -> dict[str, Any]:

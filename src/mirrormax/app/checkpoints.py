@@ -171,22 +171,24 @@ def _entries(root: Path, folder: Path, names: Collection[str] | None) -> list[En
         return []
     try:
         config = read_object(folder / "config.json")
-        files = weights
         if "kind" in config:
             if config["kind"] not in OWN_KINDS:
                 return []
-            files = [*weights, "tokenizer.json"]
+            weights.append("tokenizer.json")
+            training: dict[str, Any] = config.get("training") or {}
+            entry = Entry(
+                name, folder, _about(training.get("data"), config.get("model") or {}), label=run_label(training)
+            )
         elif "model_type" not in config or "patch_size" in config or "vision_config" in config:
             return []  # no model, or one of images
-        for file in files:
+        else:
+            made = config.get("architectures")
+            kind = made[0] if isinstance(made, list) and made else config["model_type"]
+            entry = Entry(name, folder, _about(str(kind), config))
+        for file in weights:
             if not stat.S_ISREG((folder / file).lstat().st_mode):
                 raise ValueError(f"{file} is no regular file")
-        if "kind" in config:
-            training, model = config.get("training") or {}, config.get("model") or {}
-            return [Entry(name, folder, _about(training.get("data"), model), label=run_label(training))]
-        made = config.get("architectures")
-        kind = made[0] if isinstance(made, list) and made else config["model_type"]
-        return [Entry(name, folder, _about(str(kind), config))]
+        return [entry]
     except DAMAGE as error:
         return [Entry(name, folder, "", reason(error))]
 

@@ -23,7 +23,6 @@ SUFFIXES = {
     ".json": "application/json",
     ".csv": "text/csv; charset=utf-8",
 }
-PICTURES = (".svg", ".png")
 MANIFEST = "mirrormax.json"
 """What says that a folder holds a result."""
 METRICS = "metrics.csv"
@@ -95,8 +94,7 @@ class Runs:
         sums = stored.get("files", {})
         if not isinstance(sums, dict):
             raise ValueError(f"{MANIFEST} has no list of files")
-        if not complete:
-            sums = {}  # which a run that is under way may be changing now
+        sums = sums if complete else {}  # a run that is under way may be changing them now
         missing = [name for name in sums if not (folder / name).is_file()]
         if missing:
             raise ValueError(f"{missing[0]} is missing")
@@ -108,7 +106,9 @@ class Runs:
         facts = stored.get("facts")
         seconds = facts.get("seconds") if isinstance(facts, dict) else None
         title = config.get("experiment") or (folder.name if folder == self.root else self._place(folder))
-        pictures = self._pictures(folder, entries)
+        # Each picture once, as SVG where there is one.
+        names = {Path(name).stem: name for suffix in (".png", ".svg") for name in _files(entries, (suffix,))}
+        pictures = [self._place(folder / name) for name in names.values()]
         if not (config or summary or compared or pictures):
             return None  # it holds reports, which are listed apart
         comparisons = compared.get("comparisons", [])
@@ -133,11 +133,6 @@ class Runs:
     def _damaged(self, folder: Path, time: float, why: str) -> dict[str, Any]:
         place = self._place(folder)
         return {"place": place, "name": place, "time": time, "when": _when(time), "damaged": why}
-
-    def _pictures(self, folder: Path, entries: Entries) -> list[str]:
-        """Each picture once, as SVG where there is one."""
-        names = {Path(name).stem: name for suffix in reversed(PICTURES) for name in _files(entries, (suffix,))}
-        return [self._place(folder / name) for name in names.values()]
 
     def _place(self, path: Path) -> str:
         return text(path.relative_to(self.root).as_posix())
