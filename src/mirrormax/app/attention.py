@@ -133,7 +133,8 @@ def _ablated(
 
     def edit(_: Any, context: torch.Tensor) -> torch.Tensor:
         context = context.clone()
-        context[0, query, head] = output.to(context.dtype)
+        if query < context.shape[1]:  # a last layer may compute no more than the query that answers
+            context[0, query, head] = output.to(context.dtype)
         return context
 
     batch = opened.loaded.batch([ids])
