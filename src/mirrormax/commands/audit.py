@@ -63,8 +63,8 @@ def run(args: argparse.Namespace) -> int:
         else:
             result = audit_loaded(batches, data, options, args, client, held_out)
     if not kept.current:
-        with kept.writing() as folder, progress("audit", args.quiet) as meter:
-            report.write_audit(folder, result, f"Audit of {shown_name(args.model)}", meter.show)
+        with kept.writing() as folder, progress("audit", args.quiet) as show:
+            report.write_audit(folder, result, f"Audit of {shown_name(args.model)}", show)
     _tell(result, options, Console(quiet=args.quiet))
     kept.tell("audit.html")
     return 0

@@ -42,12 +42,12 @@ def run(args: argparse.Namespace) -> int:
             import_module(PEERS[name])
     ratios = {}
     # Without a bar: it would take what is printed on stdout to stderr, away from the file that stdout may be.
-    with redirect_stdout(sys.stderr if args.json else sys.stdout), progress("bench", quiet=False, bar=False) as meter:
+    with redirect_stdout(sys.stderr if args.json else sys.stdout), progress("bench", quiet=False, bar=False) as show:
         for k, name in enumerate(names, start=1):
             sys.stderr.write(f"mirrormax bench: {name}, {k} of {len(names)}\n")
             sys.stderr.flush()
             options = {"data_dir": args.data_dir} if name in BENCHES_ON_DATA else {}
-            ratios[name] = benches[name].main(show=meter.show, **options)
+            ratios[name] = benches[name].main(show=show, **options)
         measured = describe(ratios)
         if history is not None:
             print(f"\n{comparison(measured, history)}")

@@ -14,7 +14,7 @@ from pathlib import Path
 from mirrormax import __version__
 from mirrormax._extras import install
 
-WELL, MISSING, WRONG = "ok", "—", "FAILED"
+MISSING = "—"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,32 +34,31 @@ def run(args: argparse.Namespace) -> int:
     print("checks")
     well = True
     for name, check in CHECKS.items():
-        outcome = examine(check)
-        well &= not outcome.startswith(WRONG)
+        try:
+            outcome = f"ok, {check()}"
+        except ModuleNotFoundError as error:
+            outcome = f"{MISSING} needs {error.name}"
+        except Exception as error:  # whatever goes wrong here is the finding
+            well, outcome = False, f"FAILED: {type(error).__name__}: {' '.join(str(error).split())}"
         print(f"  {name:<22} {outcome}")
     return 0 if well else 1
 
 
 def versions() -> Iterator[tuple[str, str]]:
-    """Python, mirrormax, and every package of every extra."""
+    """Python, mirrormax, and every package that this one or an extra for users needs, or the extra that brings it."""
     yield "python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"
     yield "mirrormax", __version__
-    for package, extra in packages().items():
-        try:
-            yield package, importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            yield package, f"{MISSING} {install(extra)}"
-
-
-def packages() -> dict[str, str]:
-    """Each package that this one or an extra for users needs, with the extra that brings it."""
     extras: dict[str, str] = {}
     for requirement in importlib.metadata.requires("mirrormax") or ():
         package, marker = re.match(r"[\w.-]+", requirement), re.search(r"extra == .(\w+)", requirement)
         extra = marker[1] if marker else "core"
         if package and package[0] != "mirrormax" and extra not in ("dev", "docs"):
             extras.setdefault(package[0], extra)
-    return extras
+    for package_name, extra in extras.items():
+        try:
+            yield package_name, importlib.metadata.version(package_name)
+        except importlib.metadata.PackageNotFoundError:
+            yield package_name, f"{MISSING} {install(extra)}"
 
 
 def devices() -> Iterator[tuple[str, str]]:
@@ -84,16 +83,6 @@ def data(folder: Path | None) -> Iterator[tuple[str, str]]:
         yield "packaged reviews", str(reviews_file())
     except FileNotFoundError as error:
         yield "packaged reviews", f"{MISSING} {error}"
-
-
-def examine(check: Callable[[], str]) -> str:
-    """What a check says, or how it failed."""
-    try:
-        return f"{WELL}, {check()}"
-    except ModuleNotFoundError as error:
-        return f"{MISSING} needs {error.name}"
-    except Exception as error:  # whatever goes wrong here is the finding
-        return f"{WRONG}: {type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def solve() -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from mirrormax import data, experiments, report
-from mirrormax.commands._shared import Meter, progress, table
+from mirrormax.commands._shared import Show, progress, table
 
 GROUPS = ("paper", "beyond", "all")
 
@@ -52,13 +52,16 @@ def run(args: argparse.Namespace) -> int:
     runs = (args.out / "runs").absolute()
     with experiments.open_work(args.jobs, args.backend, args.scheduler, data_dir, runs, args.force) as work:
         reproduction = Reproduction(args, names, data_dir)
-        with reproduction.kept.open(), progress("reproduce", args.quiet) as meter:
+        with reproduction.kept.open(), progress("reproduce", args.quiet) as show:
             console.print(f"{page} fills up as experiments finish", soft_wrap=True)
-            results = reproduction.run_all(work, meter)
+            results = reproduction.run_all(work, show)
     if claims := report.claims_table(results, args.profile):
         console.print(table("Claims of the paper", ("in", "claim", "measured", "verdict"), claims))
     for result in [result for result in results if not result.claims]:
-        console.print(table(result.name, ("quantity", "compared with", "ours", "verdict"), _told(result)))
+        # What is compared with something, or all if nothing is; the report has all.
+        compared = [row for row in result.measurements if row.verdict != experiments.NOT_PUBLISHED]
+        rows = [(row.name, row.compared, row.ours, row.verdict) for row in compared or result.measurements]
+        console.print(table(result.name, ("quantity", "compared with", "ours", "verdict"), rows))
     console.print(f"Every number, with the figures: {page}", soft_wrap=True)
     return 0
 
@@ -92,7 +95,7 @@ class Reproduction:
         self._done = 0.0
         self._lock = threading.RLock()
 
-    def run_all(self, work: experiments.Work, meter: Meter) -> list[experiments.Result]:
+    def run_all(self, work: experiments.Work, show: Show) -> list[experiments.Result]:
         """Every experiment, the shortest first so that there is a report at once, then the longest first."""
         with self._lock:  # what earlier commands finished
             others = {name: self.kept.load(name, self.configs[name]) for name in self.configs if name not in self.names}
@@ -100,10 +103,10 @@ class Reproduction:
         chains = self._chains()
         if not work.side_by_side:
             for chain in chains:
-                self._run_chain(chain, work, meter)
+                self._run_chain(chain, work, show)
         else:
             with ThreadPoolExecutor(max(work.jobs, 2)) as threads:
-                futures = [threads.submit(self._run_chain, chain, work, meter) for chain in chains]
+                futures = [threads.submit(self._run_chain, chain, work, show) for chain in chains]
                 try:
                     ended = wait(futures, return_when=FIRST_EXCEPTION).done
                     for future in ended:
@@ -125,9 +128,9 @@ class Reproduction:
         shortest, *others = sorted(chains.values(), key=lambda chain: sum(self._seconds[name] for name in chain))
         return [shortest, *reversed(others)]
 
-    def _run_chain(self, chain: Sequence[str], work: experiments.Work, meter: Meter) -> None:
+    def _run_chain(self, chain: Sequence[str], work: experiments.Work, show: Show) -> None:
         for name in chain:
-            advance = self._ticker(meter, name)
+            advance = self._ticker(show, name)
             result = self.kept.run(name, self.configs[name], work.told_by(advance), self.args.force)
             advance(1.0)
             with self._lock:
@@ -137,7 +140,7 @@ class Reproduction:
                 page = report.reproduction_page(ready, self.args.profile, self.args.data_dir, missing=len(missing))
                 self.kept.write_report(page)
 
-    def _ticker(self, meter: Meter, name: str) -> Callable[[float], None]:
+    def _ticker(self, show: Show, name: str) -> Callable[[float], None]:
         """Shows how far all experiments are, told by shares of this one."""
         own, total = 0.0, sum(self._seconds.values())
 
@@ -146,12 +149,6 @@ class Reproduction:
             with self._lock:
                 step = min(1.0 - own, share) * self._seconds[name]
                 own, self._done = min(1.0, own + share), self._done + step
-                meter.show(name, self._done, total)
+                show(name, self._done, total)
 
         return advance
-
-
-def _told(result: experiments.Result) -> list[tuple[str, str, str, str]]:
-    """The rows of an experiment that are compared with something, all if none is; the report has all."""
-    compared = [row for row in result.measurements if row.verdict != experiments.NOT_PUBLISHED]
-    return [(row.name, row.compared, row.ours, row.verdict) for row in compared or result.measurements]

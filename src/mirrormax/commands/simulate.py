@@ -46,10 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--lr-v", type=float, help="step size of the readout (default: that of W)")
     parser.add_argument("--loss", choices=LOSSES, default="logistic", help="the loss")
     parser.add_argument(
-        "--record",
-        default="log",
-        metavar="log|all|N",
-        help="steps to keep: log-spaced, all, or N log-spaced",
+        "--record", default="log", metavar="log|all|N", help="steps to keep: log-spaced, all, or N log-spaced"
     )
     parser.add_argument("--loss-tol", type=float, help="stop when the loss falls below this")
     parser.add_argument("--backend", choices=BACKENDS, default="auto", help="what runs the loop")
@@ -66,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     out = Path(args.out)
     check_out_file(out, "simulate", WRITTEN, (args.problem,))
     problem = load_problem(args.problem)
-    with progress("simulate", args.quiet) as meter:
+    with progress("simulate", args.quiet) as show:
         result = simulate(
             problem,
             p=args.p,
@@ -80,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
                 lr_v=args.lr_v,
                 loss_tol=args.loss_tol,
                 backend=args.backend,
-                progress=lambda done: meter.show("simulate", done, max(args.steps, 1)),
+                progress=lambda done: show("simulate", done, max(args.steps, 1)),
             ),
         )
     is_quick = problem.X.size <= QUICK and args.p <= LARGEST_P  # to find the attention SVM of the tokens

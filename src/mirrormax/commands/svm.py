@@ -38,11 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--C", type=float, help="soft margin: the price of one unit of missing margin")
     parser.add_argument(
-        "--norm",
-        choices=NORMS,
-        default="lp",
-        metavar="NORM",
-        help=f"in the place of ‖W‖_p: {', '.join(NORMS)}",
+        "--norm", choices=NORMS, default="lp", metavar="NORM", help=f"in the place of ‖W‖_p: {', '.join(NORMS)}"
     )
     parser.add_argument("--k", type=int, help="of --norm k-support: entries of its extreme points")
     parser.add_argument(

@@ -13,7 +13,7 @@ from typing import Any
 
 from mirrormax._identity import key
 from mirrormax._results import ResultFolder
-from mirrormax.commands._shared import Meter, add_flags, counted, progress
+from mirrormax.commands._shared import Show, add_flags, counted, progress
 from mirrormax.commands.train import CHOICES, MODELS, add_shared, configuration
 from mirrormax.training import ALIASES, OPTIMIZERS, PROFILES
 from mirrormax.tuning import CHOSEN
@@ -58,9 +58,9 @@ def run(args: argparse.Namespace) -> int:
     with open_work(args.jobs, data_dir=args.data_dir) as work, folder.open(identity, force=args.force):
         if args.force:
             forget_runs(place)
-        with progress("tune", args.quiet) as meter:
-            meter.show("trials", 0.0, 1.0)
-            work.advance = _ticker(meter)
+        with progress("tune", args.quiet) as show:
+            show("trials", 0.0, 1.0)
+            work.advance = _ticker(show)
             tell = None if args.quiet else partial(_tell_trial, plan.trials, base.chosen_by)
             trials = run_study(plan, folder, work, model, tell)
         best = write_results(plan, folder, trials, args.data_dir)
@@ -69,13 +69,13 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _ticker(meter: Meter) -> Callable[[float], None]:
+def _ticker(show: Show) -> Callable[[float], None]:
     done = 0.0
 
     def advance(share: float) -> None:
         nonlocal done
         done += share
-        meter.show("trials", done, 1.0)
+        show("trials", done, 1.0)
 
     return advance
 

@@ -159,18 +159,16 @@ def side_by_side(first: Audit, second: Audit, names: Sequence[str]) -> Figure:
             ax.set_title(f"{title}\n{whose}", fontsize=9)
         row[0].set_ylabel("layer")
         if paired:
-            _difference(row[2], values[0] - values[1], 1.0 if unit else float(np.nanmax(every, initial=0.0)))
+            # Blue where the first is larger; none is in full colour below a tenth of what there is.
+            apart = values[0] - values[1]
+            size = 1.0 if unit else float(np.nanmax(every, initial=0.0))
+            most = max(np.abs(apart[np.isfinite(apart)]).max(initial=0.0), size / 10, 1e-12)
+            image = _image(row[2], apart, cmap=colour_map(AROUND_ZERO), vmin=-most, vmax=most)
+            fig.colorbar(image, ax=row[2], pad=0.02)
             row[2].set_title("first − second", fontsize=9)
     for ax in axes[-1]:
         ax.set_xlabel("head")
     return fig
-
-
-def _difference(ax: Axes, values: Array, size: float) -> None:
-    """Differences around 0, blue where the first is larger; none is in full colour below a tenth of ``size``."""
-    most = max(np.abs(values[np.isfinite(values)]).max(initial=0.0), size / 10, 1e-12)
-    image = _image(ax, values, cmap=colour_map(AROUND_ZERO), vmin=-most, vmax=most)
-    ax.figure.colorbar(image, ax=ax, pad=0.02)
 
 
 def _heat_map(ax: Axes, values: Array, logarithmic: bool, unit: bool, scale: Array | None = None) -> None:

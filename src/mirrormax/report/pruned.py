@@ -12,12 +12,11 @@ from mirrormax.nets import SPARSE_WEIGHTS
 PRUNED_KIND = "pruned model"
 
 
-def write_pruned(folder: ResultFolder, report: PruningReport, loaded: Loaded, name: str) -> list[str]:
-    """The pruned model, which can be audited again, the curve as a picture and numbers; returns what is to be said."""
+def write_pruned(folder: ResultFolder, report: PruningReport, loaded: Loaded, name: str) -> None:
+    """The pruned model, which can be audited again, the curve as a picture, numbers, and what is to be said."""
     save_pruned(folder.writing, loaded)
     kept = (folder.path / SPARSE_WEIGHTS).stat().st_size
     dense = sum(tensor.numel() * tensor.element_size() for tensor in stored_once(loaded.model).values())
-    sentences = report.sentences(dense, kept)
     _draw(folder, report, name)
     folder.save_json(
         "pruning.json",
@@ -33,10 +32,9 @@ def write_pruned(folder: ResultFolder, report: PruningReport, loaded: Loaded, na
             "change": report.change.to_dict(),
             "tensors": {name: {"zero": zero, "size": size} for name, (zero, size) in report.tensors.items()},
             "bytes": {"dense": dense, "sparse": kept},
-            "sentences": sentences,
+            "sentences": report.sentences(dense, kept),
         },
     )
-    return sentences
 
 
 def _points(points: list[tuple[float, Estimate]]) -> list[dict[str, Any]]:
