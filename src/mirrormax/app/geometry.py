@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -32,34 +32,17 @@ STRIP = (1.05, 1.1, 1.25, 1.5, 1.75, 2.0, 3.0, 4.0, 6.0)
 
 @dataclass(frozen=True, eq=False)
 class Track:
-    """Training by a p or a rule, the tokens α that its SVM is asked about, and the solution, if anything separates."""
+    """Training by a p or a rule, and where it goes."""
 
-    problem: Problem
     p: float
     norm: float | str
     run: Trajectory
-    alpha: npt.NDArray[np.int64]
-    solution: Solution | None
-
-    @cached_property
-    def target(self) -> Any:
-        """Where training goes: the solution, or else the last weights."""
-        return np.asarray(self.run.W[-1] if self.solution is None else self.solution.W)
-
-    @cached_property
-    def way(self) -> Array | None:
-        """How far from its own solution it is at every frame."""
-        return None if self.solution is None else away(self.problem, self.run.W, self.alpha, self.solution, self.norm)
-
-    @cached_property
-    def directions(self) -> Array:
-        """W(k)/‖W(k)‖ at every frame."""
-        return _divided(self.run.W, size_of(self.run.W, self.norm)[:, None, None])
-
-    @cached_property
-    def unit(self) -> Array:
-        """The direction of the target."""
-        return _divided(self.target, size_of(self.target, self.norm))
+    alpha: npt.NDArray[np.int64]  # the tokens that its SVM is asked about
+    solution: Solution | None  # None where nothing separates these
+    target: Array  # the solution, or else the last weights
+    way: Array | None  # how far from its own solution it is at every frame
+    directions: Array  # W(k)/‖W(k)‖ at every frame
+    unit: Array  # the direction of the target
 
 
 def geometry(problem: Problem, question: Question, backend: str) -> dict[str, Any]:
@@ -122,7 +105,11 @@ def track(problem: Problem, question: Question, p: float, backend: str) -> Track
             "change one of these."
         )
     alpha, norm = chosen_tokens(problem, run, question.alpha), question.norm(p)
-    return Track(problem, p, norm, run, alpha, solve(problem, alpha, norm))
+    solution = solve(problem, alpha, norm)
+    target = np.asarray(run.W[-1] if solution is None else solution.W)
+    way = None if solution is None else away(problem, run.W, alpha, solution, norm)
+    directions = _divided(run.W, size_of(run.W, norm)[:, None, None])
+    return Track(p, norm, run, alpha, solution, target, way, directions, _divided(target, size_of(target, norm)))
 
 
 _kept_track = lru_cache(maxsize=16)(track)

@@ -97,9 +97,8 @@ class Reproduction:
 
     def run_all(self, work: experiments.Work, show: Show) -> list[experiments.Result]:
         """Every experiment, the shortest first so that there is a report at once, then the longest first."""
-        with self._lock:  # what earlier commands finished
-            others = {name: self.kept.load(name, self.configs[name]) for name in self.configs if name not in self.names}
-            self._results = {name: result for name, result in others.items() if result is not None}
+        earlier = {name: self.kept.load(name, self.configs[name]) for name in self.configs if name not in self.names}
+        self._results = {name: result for name, result in earlier.items() if result is not None}
         chains = self._chains()
         if not work.side_by_side:
             for chain in chains:
@@ -108,12 +107,10 @@ class Reproduction:
             with ThreadPoolExecutor(max(work.jobs, 2)) as threads:
                 futures = [threads.submit(self._run_chain, chain, work, show) for chain in chains]
                 try:
-                    ended = wait(futures, return_when=FIRST_EXCEPTION).done
-                    for future in ended:
+                    for future in wait(futures, return_when=FIRST_EXCEPTION).done:
                         future.result()
                 except BaseException:
-                    for future in futures:
-                        future.cancel()
+                    threads.shutdown(wait=False, cancel_futures=True)
                     if work.pool is not None:  # whose tasks the other threads wait for
                         work.pool.shutdown(wait=False, kill_workers=True)
                     raise
