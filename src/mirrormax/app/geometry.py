@@ -63,6 +63,9 @@ def geometry(problem: Problem, question: Question, backend: str) -> dict[str, An
         plane = entries_plane(own.unit, own.norm, own.target if plain is None else np.asarray(plain.W))
     else:  # two entries out of many show little of the first step and of the solution
         plane = start_plane(own.unit, own.norm, np.asarray(own.run.W[1]))
+    from_plain = None
+    if plain is not None and own.norm != 2 and not isinstance(own.norm, str):
+        from_plain = away(problem, own.run.W, own.alpha, plain, own.norm)
     return {
         "p": question.p,
         "lr": question.lr,
@@ -77,12 +80,7 @@ def geometry(problem: Problem, question: Question, backend: str) -> dict[str, An
         "labels": problem.y.astype(int).tolist(),
         "tokens": _tokens(problem, own, question),
         "weights": _weights(problem, own, plane),
-        "divergence": {
-            "own": None if own.way is None else plain_list(own.way),
-            "plain": None
-            if plain is None or own.norm == 2 or isinstance(own.norm, str)
-            else plain_list(away(problem, own.run.W, own.alpha, plain, own.norm)),
-        },
+        "divergence": {"own": plain_list(own.way), "plain": plain_list(from_plain)},
         "rate": None if question.draft is not None else _rate(own),  # a few frames would draw it too low
         "solution": _facts(problem, own),
         "mass": plain_list(own.run.mass),
@@ -236,7 +234,7 @@ def _other(other: Track, plane: WeightPlane) -> dict[str, Any]:
         "path": plain_list(plane.place(other.directions)),
         "ball": ball,
         "solution": None if other.solution is None else plain_list(plane.place(other.unit)),
-        "divergence": None if other.way is None else plain_list(other.way),
+        "divergence": plain_list(other.way),
         "mass": plain_list(other.run.mass),
         "large": large_entries(other.target),
         "heat": heat(other.run.W),
@@ -311,7 +309,9 @@ def _present(problem: Problem) -> npt.NDArray[np.bool_]:
 
 
 def plain_list(array: Any) -> Any:
-    """Nested lists of numbers with a few digits; None for what is not finite."""
+    """Nested lists of numbers with a few digits; None for what is not finite, and for None itself."""
+    if array is None:
+        return None
     array = np.asarray(array, dtype=np.float64)
     known = np.isfinite(array)
     size = np.where(known & (array != 0), np.abs(array), 1.0)

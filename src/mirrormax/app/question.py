@@ -12,6 +12,7 @@ import tempfile
 import zipfile
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -85,7 +86,11 @@ class Problems:
 
     def add(self, content: bytes, name: str) -> tuple[str, Problem]:
         """Read an uploaded ``.npz`` with :func:`mirrormax.data.load_problem`; its key, and what is in it."""
-        _check_unpacked_size(content, name)
+        unpacked = 0  # of what is no archive at all, which load_problem says
+        with suppress(zipfile.BadZipFile, ValueError, OSError), zipfile.ZipFile(io.BytesIO(content)) as archive:
+            unpacked = sum(entry.file_size for entry in archive.infolist())
+        if unpacked > LARGEST_CONTENT:
+            raise ValueError(f"{name} unpacks to {unpacked:,} bytes; this page takes {LARGEST_CONTENT:,}.")
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "upload.npz"
             path.write_bytes(content)
@@ -112,17 +117,6 @@ def check_size(problem: Problem) -> Problem:
             "'mirrormax simulate' takes any number."
         )
     return problem
-
-
-def _check_unpacked_size(content: bytes, name: str) -> None:
-    """Refuse a small file that unpacks to a large one before it is unpacked."""
-    try:
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            unpacked = sum(entry.file_size for entry in archive.infolist())
-    except (zipfile.BadZipFile, ValueError, OSError):
-        return  # not an archive at all, which load_problem says better
-    if unpacked > LARGEST_CONTENT:
-        raise ValueError(f"{name} unpacks to {unpacked:,} bytes; this page takes {LARGEST_CONTENT:,}.")
 
 
 @dataclass(frozen=True)

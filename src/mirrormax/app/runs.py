@@ -73,11 +73,10 @@ class Runs:
         """The file at a place below the folder and its media type; ValueError for anything else."""
         refusal = ValueError(f"{place!r} is not a file that this folder of results shows.")
         parts = place.split("/")
-        if any(part in ("", ".", "..") or part.startswith(".") or "\\" in part or "\0" in part for part in parts):
+        if any(not part or part.startswith(".") or "\\" in part or "\0" in part for part in parts):
             raise refusal
-        path = self.root.joinpath(*parts)
         try:
-            real = path.resolve(strict=True)
+            real = self.root.joinpath(*parts).resolve(strict=True)
         except (OSError, RuntimeError, ValueError):
             raise refusal from None
         # A link would lead out of the folder even though its name does not.

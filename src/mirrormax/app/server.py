@@ -127,12 +127,10 @@ class Explorer:
         key, problem = await run_in_threadpool(self.problems.add, content, name)
         return JSONResponse({"file": key, "shape": dict(zip("nTd", problem.X.shape, strict=True))})
 
-    async def models(self, _: Request) -> Response:
+    def models(self, _: Request) -> Response:
         """Which checkpoints there are."""
-        entries = await run_in_threadpool(self.checkpoints.entries)
-        return JSONResponse(
-            [{name: getattr(entry, name) for name in ("name", "label", "about", "damaged")} for entry in entries]
-        )
+        shown = ("name", "label", "about", "damaged")
+        return JSONResponse([{name: getattr(entry, name) for name in shown} for entry in self.checkpoints.entries()])
 
     async def attention(self, request: Request) -> Response:
         """What one or two models see in a text, each asked about a token of its own."""
@@ -167,9 +165,9 @@ class Explorer:
         name = (await _read_json(request)).get("model")
         return await self._in_turn(request, lambda: getattr(self.checkpoints.load(name), fact))
 
-    async def runs_listing(self, _: Request) -> Response:
+    def runs_listing(self, _: Request) -> Response:
         """What is in the folder of results."""
-        return JSONResponse(await run_in_threadpool(self.runs.listing))
+        return JSONResponse(self.runs.listing())
 
     async def run_file(self, request: Request) -> Response:
         """One file of the results, which may show pictures and styles of its own and run nothing."""

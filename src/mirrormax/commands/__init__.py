@@ -40,10 +40,6 @@ COMMANDS = {
 
 LASTING = ("reproduce", "train", "tune")
 """Commands that keep what is finished when they are interrupted, and go on from there."""
-ENDED = {
-    True: "what was finished is kept, and the same command goes on from there",
-    False: "give the same command again to start anew",
-}
 SILENCE = 0.7
 """Seconds after which a terminal is told that a command is at work."""
 
@@ -96,7 +92,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     command, args = arguments[0] if arguments else "", None
-    goes_on = ENDED[command in LASTING]
     wanted = command in COMMANDS and not {"--quiet", "--help", "-h"} & {*arguments}
     try:
         with sign_of_life(command, wanted), terminable(), extra(EXTRAS.get(command)):
@@ -112,7 +107,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt as stop:
         how, code = ("terminated", 143) if isinstance(stop, Terminated) else ("interrupted", 130)
-        sys.stderr.write(f"mirrormax: {how}; {goes_on}.\n")
+        remedy = "give the same command again to start anew"
+        if command in LASTING:
+            remedy = "what was finished is kept, and the same command goes on from there"
+        sys.stderr.write(f"mirrormax: {how}; {remedy}.\n")
     return code
 
 

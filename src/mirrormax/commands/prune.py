@@ -115,11 +115,10 @@ def _tell(args: argparse.Namespace) -> None:
     columns = {f"{result['measure']}, by {result['by']}": result["quality"]}
     if result["by_magnitude"]:
         columns["by magnitude"] = result["by_magnitude"]
-    shares = [f"{point['share']:.0%}" for point in result["quality"]]
-    cells = [
-        [f"{point['quality']:.4f} ({point['low']:.4f} to {point['high']:.4f})" for point in points]
-        for points in columns.values()
+    rows = [
+        (f"{points[0]['share']:.0%}", *(f"{at['quality']:.4f} ({at['low']:.4f} to {at['high']:.4f})" for at in points))
+        for points in zip(*columns.values(), strict=True)
     ]
-    console.print(table("", ("pruned", *columns), list(zip(shares, *cells, strict=True))))
+    console.print(table("", ("pruned", *columns), rows))
     for sentence in result["sentences"]:
         console.print(f"• {sentence}", highlight=False, markup=False)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -72,12 +73,12 @@ def _selected(names: Sequence[str]) -> list[str]:
     for name in names:
         if name not in (*known, *GROUPS):
             raise ValueError(f"{name!r} is not one of {', '.join((*GROUPS, *known))}; choose from these.")
-
-    def is_selected(name: str) -> bool:
+    selected = []
+    for name in experiments.in_order(known):
         group = "beyond" if experiments.load_experiment(name).ABOUT.place >= experiments.BEYOND else "paper"
-        return bool({name, group, "all"} & {*names})
-
-    return [name for name in experiments.in_order(known) if is_selected(name)]
+        if {name, group, "all"} & {*names}:
+            selected.append(name)
+    return selected
 
 
 class Reproduction:
@@ -92,7 +93,7 @@ class Reproduction:
         self.kept = experiments.Results(args.out, data_dir)
         self._results: dict[str, experiments.Result] = {}
         self._seconds = {name: experiments.load_experiment(name).ABOUT.seconds for name in names}
-        self._done = 0.0
+        self._shares = dict.fromkeys(names, 0.0)
         self._lock = threading.RLock()
 
     def run_all(self, work: experiments.Work, show: Show) -> list[experiments.Result]:
@@ -127,7 +128,7 @@ class Reproduction:
 
     def _run_chain(self, chain: Sequence[str], work: experiments.Work, show: Show) -> None:
         for name in chain:
-            advance = self._ticker(show, name)
+            advance = partial(self._advance, show, name)
             result = self.kept.run(name, self.configs[name], work.told_by(advance), self.args.force)
             advance(1.0)
             with self._lock:
@@ -137,15 +138,9 @@ class Reproduction:
                 page = report.reproduction_page(ready, self.args.profile, self.args.data_dir, missing=len(missing))
                 self.kept.write_report(page)
 
-    def _ticker(self, show: Show, name: str) -> Callable[[float], None]:
-        """Shows how far all experiments are, told by shares of this one."""
-        own, total = 0.0, sum(self._seconds.values())
-
-        def advance(share: float) -> None:
-            nonlocal own
-            with self._lock:
-                step = min(1.0 - own, share) * self._seconds[name]
-                own, self._done = min(1.0, own + share), self._done + step
-                show(name, self._done, total)
-
-        return advance
+    def _advance(self, show: Show, name: str, share: float) -> None:
+        """A further share of one experiment is done: show how far all are."""
+        with self._lock:
+            self._shares[name] = min(1.0, self._shares[name] + share)
+            done = sum(self._shares[each] * seconds for each, seconds in self._seconds.items())
+            show(name, done, sum(self._seconds.values()))

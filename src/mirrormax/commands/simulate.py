@@ -14,13 +14,10 @@ from mirrormax.commands._shared import check_out_file, progress
 if TYPE_CHECKING:
     from mirrormax.dynamics import Trajectory
 
-LOSSES = ("logistic", "exponential", "correlation")
 QUICK, LARGEST_P = 100_000, 20.0
 """Numbers in X, and p, up to which the diagnosis looks at local optimality."""
 NONFINITE = 3
 """Exit code of a run that a number which is not finite has ended."""
-BACKENDS = ("auto", "tensor", "numba")
-
 WRITTEN = ("steps", "W", "loss", "norm", "mass", "alpha", "status", "updates", "config")
 """Arrays by which an earlier run is told from other files."""
 
@@ -44,12 +41,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--train-readout", action="store_true", help="train v too (ℓp-JointGD)")
     parser.add_argument("--lr-v", type=float, help="step size of the readout (default: that of W)")
-    parser.add_argument("--loss", choices=LOSSES, default="logistic", help="the loss")
+    losses = ("logistic", "exponential", "correlation")
+    parser.add_argument("--loss", choices=losses, default="logistic", help="the loss")
     parser.add_argument(
         "--record", default="log", metavar="log|all|N", help="steps to keep: log-spaced, all, or N log-spaced"
     )
     parser.add_argument("--loss-tol", type=float, help="stop when the loss falls below this")
-    parser.add_argument("--backend", choices=BACKENDS, default="auto", help="what runs the loop")
+    parser.add_argument("--backend", choices=("auto", "tensor", "numba"), default="auto", help="what runs the loop")
     parser.add_argument("--out", type=str, required=True, metavar="RUN.npz", help="where to write the run")
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
 
@@ -84,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
     diagnosis = diagnose(result, problem if is_quick else None)
     result.save(out)
     if not args.quiet:
-        print(_summary(result, args.p, out))
+        _tell(result, args.p, out)
         # Where numbers overflowed, what the selected tokens look like says nothing.
         line = f"  diagnosis  {diagnosis['precision'].text if result.status == 'nonfinite' else diagnosis}"
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else len(line)
@@ -104,15 +102,13 @@ def _record(text: str) -> str | int:
         raise ValueError(f"--record must be log, all or a whole number, got {text!r}.") from None
 
 
-def _summary(result: Trajectory, p: float, out: Path) -> str:
-    last = float(result.norm[-1])
-    return "\n".join(
-        [
-            f"mirror descent, p = {p:g}: {int(result.updates)} updates, ended by {result.status}",
-            f"  loss       {float(result.loss[-1]):.10g}",
-            f"  norm       {last:.10g}  (‖W‖_p)",
-            f"  attention  {float(result.mass[-1]):.10g}  on the selected tokens, mean",
-            f"  selected   {' '.join(str(int(t)) for t in result.alpha)}",
-            f"  written to {out}, {len(result.steps)} recorded steps",
-        ]
+def _tell(result: Trajectory, p: float, out: Path) -> None:
+    print(
+        f"mirror descent, p = {p:g}: {int(result.updates)} updates, ended by {result.status}",
+        f"  loss       {float(result.loss[-1]):.10g}",
+        f"  norm       {float(result.norm[-1]):.10g}  (‖W‖_p)",
+        f"  attention  {float(result.mass[-1]):.10g}  on the selected tokens, mean",
+        f"  selected   {' '.join(str(int(t)) for t in result.alpha)}",
+        f"  written to {out}, {len(result.steps)} recorded steps",
+        sep="\n",
     )

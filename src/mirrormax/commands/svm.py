@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"{solution.status}; samples in the certificate: {named}; it was written to {args.out}.", file=sys.stderr)
         return NO_SOLUTION
     if not args.quiet:
-        print(_summary(solution, problem, args))
+        _tell(solution, problem, args)
     return DONE
 
 
@@ -109,19 +109,18 @@ def _chosen(problem: Problem, alpha: str | None) -> Any:
         raise ValueError(f"the alpha file {path} is of no use: {error}") from error
 
 
-def _summary(solution: Solution, problem: Problem, args: argparse.Namespace) -> str:
+def _tell(solution: Solution, problem: Problem, args: argparse.Namespace) -> None:
     n, T, d = problem.X.shape
     what, size = (f"p = {args.p:g}", "1/‖W‖_p") if args.norm == "lp" else (f"{args.norm} norm", "1/‖W‖")
     soft = "" if args.C is None else f", soft margin C = {args.C:g}"
-    return "\n".join(
-        [
-            f"attention SVM, {what}{soft}: n = {n}, T = {T}, d = {d}",
-            f"  status     {solution.status}",
-            f"  margin     {float(solution.margin):.10g}  ({size})",
-            f"  gap        {float(solution.gap):.2e}  (relative, proved)",
-            f"  violation  {float(solution.violation):.2e}",
-            f"  support    {int(solution.support.sum())} active constraints in {int(solution.samples.sum())} samples",
-            f"  iterations {int(solution.iterations)}",
-            f"  written to {args.out}",
-        ]
+    print(
+        f"attention SVM, {what}{soft}: n = {n}, T = {T}, d = {d}",
+        f"  status     {solution.status}",
+        f"  margin     {float(solution.margin):.10g}  ({size})",
+        f"  gap        {float(solution.gap):.2e}  (relative, proved)",
+        f"  violation  {float(solution.violation):.2e}",
+        f"  support    {int(solution.support.sum())} active constraints in {int(solution.samples.sum())} samples",
+        f"  iterations {int(solution.iterations)}",
+        f"  written to {args.out}",
+        sep="\n",
     )
