@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from mirrormax import auditing
 from mirrormax.app.checkpoints import Opened, size_of
 
 Array = npt.NDArray[np.float64]
@@ -97,11 +98,10 @@ def read(
 @lru_cache(maxsize=6)  # another head or query of a text asks for the same
 def _pass(opened: Opened, ids: tuple[int, ...], pruned: float) -> Pass:
     """Run the model on one text; a layer whose attention cannot be recomputed to rounding is refused by name."""
-    from mirrormax.auditing import scorer, watching
-
     adapter = opened.adapter
-    with opened.pruned(pruned), watching(adapter) as watch:
-        views = watch.run(opened.loaded.batch([ids]), scorer(adapter, None) if adapter.has_head() else None)
+    with opened.pruned(pruned), auditing.watching(adapter) as watch:
+        scores = auditing.scorer(adapter, None) if adapter.has_head() else None
+        views = watch.run(opened.loaded.batch([ids]), scores)
         logits = adapter.logits(watch.output)
     for view in views:
         view.check()
@@ -120,8 +120,6 @@ def _ablated(
 
     What is tried is a pass in which the head's output at the query is Σ_{u≠t} s'_u v_u, and nothing else is changed.
     """
-    from mirrormax.auditing import log_odds, watching
-
     view = before.views[layer]
     shares = view.attention()[0, head, query]
     rest = shares.clone()
@@ -138,22 +136,20 @@ def _ablated(
         return context
 
     batch = opened.loaded.batch([ids])
-    with opened.pruned(pruned), watching(opened.adapter) as watch, torch.no_grad():
+    with opened.pruned(pruned), auditing.watching(opened.adapter) as watch, torch.no_grad():
         watch.run(batch)
         watch.layers[layer].edit = edit
         watch.answer(batch, opened.adapter.call)
         after = np.asarray(opened.adapter.logits(watch.output)[0].detach().double())
     effect = _effects(view, query, head, shares)[token]
     best = torch.tensor([int(before.logits.argmax())] * 2)
-    was, now = log_odds(torch.from_numpy(np.stack([before.logits, after])), best).tolist()
+    was, now = auditing.log_odds(torch.from_numpy(np.stack([before.logits, after])), best).tolist()
     predicted = None if effect is None else _short(-effect / (1 - float(shares[token])))
     return {"token": token, "predicted": predicted, "real": _short(now - was)}
 
 
 def _tokens(opened: Opened, text: str) -> tuple[list[dict[str, Any]], list[int], bool]:
     """The tokens as they stand in the text, their numbers, and whether some did not fit."""
-    from mirrormax.auditing import Data, make_batches
-
     if not text.strip():
         raise ValueError("text is empty; type a review.")
     if len(text) > LONGEST_TEXT:
@@ -162,7 +158,7 @@ def _tokens(opened: Opened, text: str) -> tuple[list[dict[str, Any]], list[int],
     layers, heads = (size_of(vars(loaded.model.config), name) for name in ("layers", "heads"))
     maps = 64 if layers is None or heads is None else max(1, layers * heads)  # as its config says, or a guess
     longest = min(loaded.longest, MOST_TOKENS, max(16, math.isqrt(MOST_CELLS // maps)))
-    batches = make_batches(loaded, Data((text,)), longest, 1)
+    batches = auditing.make_batches(loaded, auditing.Data((text,)), longest, 1)
     ids = [int(token) for token in batches.inputs[0]]
     if not ids:
         raise ValueError("the model's tokenizer finds no token in the text; type more.")

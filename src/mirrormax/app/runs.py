@@ -13,6 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from mirrormax import auditing, nets
 from mirrormax._files import checksum
 from mirrormax.app.folders import DAMAGE, read_object, read_regular, reason, run_label, text, walk
 
@@ -172,11 +173,8 @@ def _sparsity(folder: Path) -> float | None:
 
 @lru_cache(maxsize=1000)
 def _hoyer(folder: Path, _changed: int) -> float:
-    from mirrormax.auditing import attention_weights, sparsity
-    from mirrormax.nets import load_model
-
-    roles = attention_weights(load_model(folder).model).values()
-    return round(sparsity(*(matrix for role in roles for matrix in role)).hoyer, 4)
+    roles = auditing.attention_weights(nets.load_model(folder).model).values()
+    return round(auditing.sparsity(*(matrix for role in roles for matrix in role)).hoyer, 4)
 
 
 def _number(value: Any) -> float | None:

@@ -1,7 +1,8 @@
-"""The command line, a module per command with ``add_arguments(parser)`` and ``run(args)``.
+"""The command line, a module per command with ``add_arguments(parser)`` and ``run(args)``, which gives the exit code.
 
-The first word names the command, and only the module of that command is imported. Exit codes: 0 done, 2 bad input
-(one sentence on stderr), 3 no solution, 130 interrupted, 143 terminated.
+The first word names the command, and only the module of that command is imported. Bad input raises ValueError or
+OSError with one sentence before anything is written, measured or served. Exit codes: 0 done, 2 bad input (that
+sentence on stderr), 3 no solution, 130 interrupted, 143 terminated.
 """
 
 from __future__ import annotations

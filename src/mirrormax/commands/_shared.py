@@ -8,7 +8,7 @@ import sys
 import time
 import zipfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import fields
 from importlib.util import find_spec
 from pathlib import Path
@@ -115,19 +115,14 @@ def check_out_file(out: Path, command: str, arrays: Collection[str], inputs: Ite
             raise ValueError(f"--out {out} is the input file {given} itself; give another name.")
     refuse_irregular(out)
     refuse_unwritable(out)
-    if out.exists() and not set(arrays) <= _array_names(out):
-        raise ValueError(
-            f"--out {out} exists and is no output of 'mirrormax {command}'; move it away, or give another name."
-        )
-
-
-def _array_names(path: Path) -> set[str]:
-    """The names of the arrays of an ``.npz``, of which nothing is unpacked; none if it is not one."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return {name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")}
-    except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile):
-        return set()
+    if out.exists():
+        names: list[str] = []  # of what is no archive; of one, nothing is unpacked
+        with suppress(OSError, ValueError, NotImplementedError, zipfile.BadZipFile), zipfile.ZipFile(out) as archive:
+            names = archive.namelist()
+        if not {f"{name}.npy" for name in arrays} <= {*names}:
+            raise ValueError(
+                f"--out {out} exists and is no output of 'mirrormax {command}'; move it away, or give another name."
+            )
 
 
 def _in_lines(command: str) -> Show:

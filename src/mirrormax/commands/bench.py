@@ -19,7 +19,6 @@ PEERS = {"svm": "cvxpy"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of ``mirrormax bench``."""
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"some of {', '.join(BENCHES)}, or all (default)")
     parser.add_argument("--data-dir", type=Path, help="folder with data files (default: $MIRRORMAX_DATA)")
     parser.add_argument("--json", action="store_true", help="print the ratios as JSON; tables go to stderr")
@@ -30,7 +29,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the named benchmarks; bad input raises ValueError or OSError before anything is measured."""
     names = chosen(args.names, BENCHES)
     check_data_dir(args.data_dir)
     history = None if args.compare is None else read_history(args.compare)

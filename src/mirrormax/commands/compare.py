@@ -26,7 +26,6 @@ OPTIONS = ("p", "samples", "rivals", "controls")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of ``mirrormax compare``."""
     add_model_arguments(parser, {"first": "A", "second": "B"}, "compare", usual_data=False)
     unused = {option.name for option in fields(auditing.AuditOptions)} - {*OPTIONS}
     add_flags(parser, auditing.AuditOptions(), without=unused)
@@ -34,7 +33,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command; bad input raises ValueError or OSError with one sentence before anything is written."""
     if args.maps < 0:
         raise ValueError(f"--maps must be at least 0, got {args.maps}.")
     options = options_from(args, examples=0).sized()

@@ -12,13 +12,14 @@ import threading
 import webbrowser
 from pathlib import Path
 
+from mirrormax import auditing
+
 ADDRESS = "127.0.0.1"
 USUAL_PORT = 8765
 USUAL_RUNS = Path("results")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of ``mirrormax explore``."""
     parser.add_argument(
         "--models",
         type=Path,
@@ -34,7 +35,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until interrupted; bad input raises ValueError with one sentence before anything is served."""
     if args.runs is not None and not args.runs.is_dir():
         raise ValueError(f"--runs {args.runs} is not a folder; give one that exists.")
     models = None if args.models is None else _models(args.models)
@@ -72,10 +72,8 @@ def _models(given: Path) -> Path:
         return given
     if given.exists():
         raise ValueError(f"--models {given} is not a folder, nor a GGUF file; give one, or a package's name.")
-    from mirrormax.auditing import packaged_model
-
     try:
-        return packaged_model(str(given))
+        return auditing.packaged_model(str(given))
     except FileNotFoundError as error:
         raise ValueError(
             f"--models {given} is not a folder, a GGUF file, or an installed package with one model; give one."

@@ -19,7 +19,6 @@ TABLES = (".csv", ".parquet")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of ``mirrormax prune``."""
     add_model_arguments(parser, {"model": "MODEL"}, "pruned")
     parser.set_defaults(text_column=None)  # as the model was trained, or else text
     parser.add_argument("--share", type=float, required=True, help="of the weights to prune, in [0, 1)")
@@ -52,7 +51,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command; bad input raises ValueError or OSError with one sentence before anything is written."""
     args.shares = auditing.SHARES if args.shares is None else args.shares
     for name, share in [("--share", args.share), *(("--shares", share) for share in args.shares)]:
         number(name, share, at_least=0, below=1)

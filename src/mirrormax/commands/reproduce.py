@@ -19,7 +19,6 @@ GROUPS = ("paper", "beyond", "all")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of ``mirrormax reproduce``."""
     known = ", ".join(experiments.experiment_names())
     parser.add_argument(
         "names",
@@ -45,7 +44,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the named experiments; bad input raises ValueError with one sentence before anything is written."""
     names = _selected(args.names or ["paper"])
     data_dir = data.resolve_data_dir(args.data_dir)
     console = Console(quiet=args.quiet)

@@ -7,12 +7,9 @@ import shutil
 import sys
 import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import mirrormax
 from mirrormax.commands._shared import check_out_file, progress
-
-if TYPE_CHECKING:
-    from mirrormax.dynamics import Trajectory
 
 QUICK, LARGEST_P = 100_000, 20.0
 """Numbers in X, and p, up to which the diagnosis looks at local optimality."""
@@ -23,7 +20,6 @@ WRITTEN = ("steps", "W", "loss", "norm", "mass", "alpha", "status", "updates", "
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of ``mirrormax simulate``."""
     parser.add_argument(
         "problem",
         type=str,
@@ -53,16 +49,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command; bad input raises ValueError or OSError with one sentence, and nothing is written."""
-    from mirrormax.data import load_problem
-    from mirrormax.dynamics import SimulationOptions, simulate
-    from mirrormax.theory import diagnose
-
     out = Path(args.out)
     check_out_file(out, "simulate", WRITTEN, (args.problem,))
-    problem = load_problem(args.problem)
+    problem = mirrormax.load_problem(args.problem)
     with progress("simulate", args.quiet) as show:
-        result = simulate(
+        result = mirrormax.simulate(
             problem,
             p=args.p,
             lr=args.lr,
@@ -71,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
             train_readout=args.train_readout,
             loss=args.loss,
             record=_record(args.record),
-            options=SimulationOptions(
+            options=mirrormax.dynamics.SimulationOptions(
                 lr_v=args.lr_v,
                 loss_tol=args.loss_tol,
                 backend=args.backend,
@@ -79,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
             ),
         )
     is_quick = problem.X.size <= QUICK and args.p <= LARGEST_P  # to find the attention SVM of the tokens
-    diagnosis = diagnose(result, problem if is_quick else None)
+    diagnosis = mirrormax.theory.diagnose(result, problem if is_quick else None)
     result.save(out)
     if not args.quiet:
         _tell(result, args.p, out)
@@ -102,7 +93,7 @@ def _record(text: str) -> str | int:
         raise ValueError(f"--record must be log, all or a whole number, got {text!r}.") from None
 
 
-def _tell(result: Trajectory, p: float, out: Path) -> None:
+def _tell(result: mirrormax.dynamics.Trajectory, p: float, out: Path) -> None:
     print(
         f"mirror descent, p = {p:g}: {int(result.updates)} updates, ended by {result.status}",
         f"  loss       {float(result.loss[-1]):.10g}",

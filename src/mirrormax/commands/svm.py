@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+
+import mirrormax
+from mirrormax._files import save_arrays
 from mirrormax.commands._shared import check_out_file
-
-if TYPE_CHECKING:
-    from mirrormax.data import Problem
-    from mirrormax.svm import Solution
 
 DONE, NO_SOLUTION = 0, 3
 RESULTS = ("margin", "gap", "violation", "support", "dual", "status", "iterations")
@@ -20,7 +20,6 @@ NORMS = ("lp", "l1", "linf", "spectral", "nuclear", "rows-max", "rows-sum", "k-s
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of ``mirrormax svm``."""
     parser.epilog = (
         "Exit code 3 means no solution: if no weights meet every margin, SOL.npz has the proof (dual); if the solver "
         "stopped above --tol, nothing is written."
@@ -52,18 +51,13 @@ def run(args: argparse.Namespace) -> int:
     """Solve the problem in a file and write W, margin, gap, violation, support and dual; 0 done, 3 no solution.
 
     That there is no solution is an answer, and written: ``dual`` is then the Farkas certificate, W is NaN. A solver
-    that stopped above the tolerance has none, and nothing is written. Bad input raises ValueError or OSError with one
-    sentence.
+    that stopped above the tolerance has none, and nothing is written.
     """
-    from mirrormax._files import save_arrays
-    from mirrormax.data import load_problem
-    from mirrormax.svm import att_svm
-
     check_out_file(Path(args.out), "svm", ("W", *RESULTS, *SETTINGS), (args.problem, args.alpha or args.problem))
-    problem = load_problem(args.problem)
+    problem = mirrormax.load_problem(args.problem)
     chosen = _chosen(problem, args.alpha)
     options = {name: getattr(args, name) for name in ("C", "k", "tol")}
-    solution = att_svm(problem, chosen, p=args.p, norm=args.norm, throw=False, **options)
+    solution = mirrormax.att_svm(problem, chosen, p=args.p, norm=args.norm, throw=False, **options)
     if not solution.optimal and not solution.infeasible:
         print(f"{solution.status}; nothing was written to {args.out}.", file=sys.stderr)
         return NO_SOLUTION
@@ -81,15 +75,11 @@ def run(args: argparse.Namespace) -> int:
     return DONE
 
 
-def _chosen(problem: Problem, alpha: str | None) -> Any:
+def _chosen(problem: mirrormax.Problem, alpha: str | None) -> Any:
     if alpha is None and problem.alpha is not None:
         return problem.alpha
     if alpha in (None, "from-scores"):
         return problem.best_tokens()
-    import numpy as np
-
-    from mirrormax.data import Problem, read_npz
-
     path = Path(alpha)
     if path.suffix == ".npy" and path.is_file():
         try:
@@ -99,17 +89,17 @@ def _chosen(problem: Problem, alpha: str | None) -> Any:
                 f"the alpha file {path} cannot be read as an .npy file; write it with numpy.save."
             ) from error
     else:
-        arrays = read_npz(path, "alpha file")
+        arrays = mirrormax.data.read_npz(path, "alpha file")
         if "alpha" not in arrays:
             raise ValueError(f"the alpha file {path} has no array 'alpha'; give it one integer per sample.")
         array = arrays["alpha"]
     try:
-        return Problem(X=problem.X, alpha=array, mask=problem.mask).alpha
+        return mirrormax.Problem(X=problem.X, alpha=array, mask=problem.mask).alpha
     except (TypeError, ValueError) as error:
         raise ValueError(f"the alpha file {path} is of no use: {error}") from error
 
 
-def _tell(solution: Solution, problem: Problem, args: argparse.Namespace) -> None:
+def _tell(solution: mirrormax.svm.Solution, problem: mirrormax.Problem, args: argparse.Namespace) -> None:
     n, T, d = problem.X.shape
     what, size = (f"p = {args.p:g}", "1/‖W‖_p") if args.norm == "lp" else (f"{args.norm} norm", "1/‖W‖")
     soft = "" if args.C is None else f", soft margin C = {args.C:g}"

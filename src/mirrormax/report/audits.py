@@ -9,7 +9,7 @@ from typing import Any
 
 from mirrormax._drawing import house_style, save
 from mirrormax._results import ResultFolder
-from mirrormax.auditing import MAX_MARGIN, Audit, Example, Head, columns
+from mirrormax.auditing import MAX_MARGIN, Audit, Example, columns
 from mirrormax.report import audit_figures, maps
 from mirrormax.report.audit_words import called, sentences, summary, theory
 from mirrormax.report.pages import render
@@ -70,7 +70,8 @@ def audit_page(audit: Audit, title: str, command: str, pictures: Pictures) -> st
                 *(number(getattr(head, name)) for name, _, _ in used),
                 *(cells[head.name, heading] for heading in beside),
             ],
-            "problem": _verdicts(head),
+            "problem": (head.problem if head.status == "optimal" else f"{head.problem}: {head.status}")
+            + {None: "", True: ", locally optimal", False: ", not locally optimal"}[head.locally_optimal],
         }
         for head in audit.heads
     ]
@@ -101,13 +102,6 @@ def _example(example: Example) -> dict[str, Any]:
     ]
     text = " ".join(example.tokens[:12]) + (" …" if len(example.tokens) > 12 else "")
     return {"sequence": example.sequence, "query": example.query, "text": text, "layers": layers}
-
-
-def _verdicts(head: Head) -> str:
-    verdict = head.problem if head.status == "optimal" else f"{head.problem}: {head.status}"
-    if head.locally_optimal is not None:
-        verdict += ", locally optimal" if head.locally_optimal else ", not locally optimal"
-    return verdict
 
 
 def number(value: float | bool | str | None) -> str:

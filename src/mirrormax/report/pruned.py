@@ -17,7 +17,20 @@ def write_pruned(folder: ResultFolder, report: PruningReport, loaded: Loaded, na
     save_pruned(folder.writing, loaded)
     kept = (folder.path / SPARSE_WEIGHTS).stat().st_size
     dense = sum(tensor.numel() * tensor.element_size() for tensor in stored_once(loaded.model).values())
-    _draw(folder, report, name)
+    with house_style():
+        fig, (axes,) = row_of_axes(1, width=6.4, height=4.0)
+        _curve(axes, report.quality, f"by {report.by}", "o", COLOURS[0])
+        if report.magnitude:
+            _curve(axes, report.magnitude, "by magnitude", "^", COLOURS[2])
+        _curve(axes, [(report.share, report.pruned)], "the saved checkpoint", "s", COLOURS[1])
+        if report.chance is not None:
+            axes.axhline(report.chance, color="0.5", linestyle="--", linewidth=1, label="always the commonest label")
+            low = min(estimate.low for _, estimate in [*report.quality, *report.magnitude])
+            axes.set_ylim(min(low, report.chance) - 0.05, 1.02)
+        axes.set(xlabel="weights pruned, %", ylabel=f"{report.measure}, 95 % intervals", xlim=(-2, 100))
+        axes.set_title(f"{name}: {report.finding}", fontsize=10, wrap=True)
+        axes.legend()
+        save(fig, folder, "pruning")
     folder.save_json(
         "pruning.json",
         {
@@ -39,23 +52,6 @@ def write_pruned(folder: ResultFolder, report: PruningReport, loaded: Loaded, na
 
 def _points(points: list[tuple[float, Estimate]]) -> list[dict[str, Any]]:
     return [{"share": share, "quality": at.mean, "low": at.low, "high": at.high} for share, at in points]
-
-
-def _draw(folder: ResultFolder, report: PruningReport, name: str) -> None:
-    with house_style():
-        fig, (axes,) = row_of_axes(1, width=6.4, height=4.0)
-        _curve(axes, report.quality, f"by {report.by}", "o", COLOURS[0])
-        if report.magnitude:
-            _curve(axes, report.magnitude, "by magnitude", "^", COLOURS[2])
-        _curve(axes, [(report.share, report.pruned)], "the saved checkpoint", "s", COLOURS[1])
-        if report.chance is not None:
-            axes.axhline(report.chance, color="0.5", linestyle="--", linewidth=1, label="always the commonest label")
-            low = min(estimate.low for _, estimate in [*report.quality, *report.magnitude])
-            axes.set_ylim(min(low, report.chance) - 0.05, 1.02)
-        axes.set(xlabel="weights pruned, %", ylabel=f"{report.measure}, 95 % intervals", xlim=(-2, 100))
-        axes.set_title(f"{name}: {report.finding}", fontsize=10, wrap=True)
-        axes.legend()
-        save(fig, folder, "pruning")
 
 
 def _curve(axes: Any, points: list[tuple[float, Estimate]], label: str, marker: str, colour: str) -> None:
