@@ -28,6 +28,8 @@ FEW = 5
 NEAR = 1.05
 """Rivals whose lead is at most so many times the smallest one support the selection."""
 MEAN = "mean"
+PIECE: dict[str, Any] = {"text": "", "special": False, "joined": False, "unknown": False, "begin": None}
+"""What the page is told of a token."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,14 +64,13 @@ def read(
         raise ValueError(f"query must be the place of one of the {len(ids)} tokens, got {query}.")
     whole = _pass(opened, tuple(ids), pruned)
     layer = min(len(whole.maps) - 1 if layer is None else layer, len(whole.maps) - 1)
-    heads = len(whole.maps[layer])
-    head = head if isinstance(head, str) else min(head, heads - 1)
-    if whole.maps[layer].shape[-1] > len(pieces):
-        pieces = [*pieces, _piece("(learned sink)", special=True)]
+    maps = whole.maps[layer]
+    head = head if isinstance(head, str) else min(head, len(maps) - 1)
+    if maps.shape[-1] > len(pieces):
+        pieces = [*pieces, {**PIECE, "text": "(learned sink)", "special": True}]
     shown = np.array([not (words_only and (piece["special"] or (causal and t == 0))) for t, piece in enumerate(pieces)])
     shown = shown if shown.any() else ~shown  # a text of marks alone is shown as it is
-    chosen = whole.maps[layer].mean(0) if isinstance(head, str) else whole.maps[layer][head]
-    full = _among(chosen.astype(float), shown)
+    full = _among((maps.mean(0) if isinstance(head, str) else maps[head]).astype(float), shown)
     # A language model answers after its last token: to answer after another, its text ends there.
     seen = tuple(ids[: query + 1] if causal else ids)
     final = _pass(opened, seen, pruned) if causal else whole
@@ -84,7 +85,7 @@ def read(
         "query": query,
         "layer": layer,
         "head": head,
-        "heads": [len(maps) for maps in whole.maps],
+        "heads": [*map(len, whole.maps)],
         "row": _row(full[query], shown),
         "map": _packed(np.rint(full * 65535).astype("<u2")),
         "thumbs": _thumbs(whole.maps, shown),
@@ -167,22 +168,16 @@ def _tokens(opened: Opened, text: str) -> tuple[list[dict[str, Any]], list[int],
     pieces, end = [], 0
     for token, place, name in zip(ids, places, loaded.names(ids), strict=True):
         if token in marks or place is None:
-            pieces.append(_piece(name, special=token in marks))
+            pieces.append({**PIECE, "text": name, "special": token in marks})
             continue
         begin, stop = place
         written = text[begin:stop]
         # Tokens that are parts of one character have no text of their own; those of spaces no ink.
         shown = name if begin < end else written.strip() or written.replace("\n", "↵").replace(" ", "␣")
         joined = bool(begin) and begin == end and not written[:1].isspace()
-        pieces.append(_piece(shown, joined=joined, unknown=token == loaded.unknown, begin=begin))
+        pieces.append({**PIECE, "text": shown, "joined": joined, "unknown": token == loaded.unknown, "begin": begin})
         end = stop
     return pieces, ids, bool(batches.shortened)
-
-
-def _piece(
-    text: str, *, special: bool = False, joined: bool = False, unknown: bool = False, begin: int | None = None
-) -> dict[str, Any]:
-    return {"text": text, "special": special, "joined": joined, "unknown": unknown, "begin": begin}
 
 
 def _places(loaded: Any, text: str, ids: list[int]) -> list[tuple[int, int] | None]:

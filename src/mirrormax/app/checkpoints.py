@@ -116,7 +116,8 @@ class Checkpoints:
 
     def __init__(self, folder: Path | None, shipped: Path = SHIPPED) -> None:
         self._roots = [shipped] if folder is None else [folder, shipped]
-        self._open = lru_cache(maxsize=3)(_open)
+        # A model is loaded again only if its weights have changed since.
+        self._open = lru_cache(maxsize=3)(lambda folder, changed: Opened(auditing.load_for_audit(folder)))
 
     def entries(self) -> list[Entry]:
         """What is there now, the user's own before the shipped ones; a name that occurs twice means the first."""
@@ -142,11 +143,6 @@ class Checkpoints:
         return self._open(entry.folder, changed)
 
 
-def _open(folder: Path, _changed: tuple[int, ...]) -> Opened:
-    """Load a model again only if its weights have changed since."""
-    return Opened(auditing.load_for_audit(folder))
-
-
 def _entries(root: Path, folder: Path, names: Collection[str] | None) -> list[Entry]:
     """What a folder holds: one model, several GGUF files, or nothing that reads texts."""
     name = _name(root, folder)
@@ -161,24 +157,25 @@ def _entries(root: Path, folder: Path, names: Collection[str] | None) -> list[En
         return []
     try:
         config = read_object(folder / "config.json")
+        sizes, label = config, ""
         if "kind" in config:
             if config["kind"] not in OWN_KINDS:
                 return []
             weights.append("tokenizer.json")
             training: dict[str, Any] = config.get("training") or {}
-            entry = Entry(
-                name, folder, _about(training.get("data"), config.get("model") or {}), label=run_label(training)
-            )
+            about: Any = training.get("data")  # what it was trained on, or else what it is
+            sizes, label = config.get("model") or {}, run_label(training)
         elif "model_type" not in config or "patch_size" in config or "vision_config" in config:
             return []  # no model, or one of images
         else:
             made = config.get("architectures")
-            kind = made[0] if isinstance(made, list) and made else config["model_type"]
-            entry = Entry(name, folder, _about(str(kind), config))
+            about = str(made[0] if isinstance(made, list) and made else config["model_type"])
         for file in weights:
             if not stat.S_ISREG((folder / file).lstat().st_mode):
                 raise ValueError(f"{file} is no regular file")
-        return [entry]
+        parts = [about] if isinstance(about, str) else []
+        parts += [f"{shown} {size}" for shown in SIZES if (size := size_of(sizes, shown)) is not None]
+        return [Entry(name, folder, ", ".join(parts), label=label)]
     except DAMAGE as error:
         return [Entry(name, folder, "", reason(error))]
 
@@ -198,12 +195,6 @@ def _name(root: Path, folder: Path) -> str:
         parts = parts[:-1]
     whole = folder.resolve()
     return plain_text("/".join(parts) or (whole.parent.name if whole.name == "model" else whole.name))
-
-
-def _about(kind: Any, sizes: Mapping[str, Any]) -> str:
-    """What a model is or was trained on, and its sizes, as far as its config.json says."""
-    named = [f"{shown} {size}" for shown in SIZES if (size := size_of(sizes, shown)) is not None]
-    return ", ".join([kind, *named] if isinstance(kind, str) else named)
 
 
 def size_of(config: Mapping[str, Any], name: str) -> int | None:
