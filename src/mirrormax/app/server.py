@@ -248,12 +248,10 @@ class Backend:
 
     def warm_up(self) -> None:
         """Start getting the kernel ready, if there can be one, and return at once."""
-        if find_spec("numba") is None:
-            threading.Thread(target=self.then, daemon=True).start()
-            return
-        code = f"from {__name__} import run_kernel, step_back; step_back(); run_kernel()"
-        self._compiler = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
-        threading.Thread(target=self._load, args=(self._compiler,), daemon=True).start()
+        if find_spec("numba") is not None:
+            code = f"from {__name__} import run_kernel, step_back; step_back(); run_kernel()"
+            self._compiler = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
+        threading.Thread(target=self._load, daemon=True).start()
 
     def close(self) -> None:
         """Leave nothing running."""
@@ -261,8 +259,8 @@ class Backend:
             self._compiler.kill()
             self._compiler.wait()
 
-    def _load(self, compiler: subprocess.Popen[bytes]) -> None:
-        if compiler.wait() == 0:
+    def _load(self) -> None:
+        if self._compiler is not None and self._compiler.wait() == 0:
             run_kernel()
             self.name = "numba"
         self.then()
@@ -276,5 +274,4 @@ def step_back() -> None:
 
 def run_kernel() -> None:
     """A tiny run, for the sake of what it compiles or loads."""
-    problem = example1()
-    simulate(problem.X, problem.y, problem.z, problem.v, p=1.5, steps=2, options=SimulationOptions(backend="numba"))
+    simulate(example1(), p=1.5, steps=2, options=SimulationOptions(backend="numba"))

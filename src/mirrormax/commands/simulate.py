@@ -20,32 +20,30 @@ WRITTEN = ("steps", "W", "loss", "norm", "mass", "alpha", "status", "updates", "
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "problem",
         type=str,
         metavar="PROBLEM.npz",
         help="arrays X (n,T,d), y (n,), z (n,d), v (d,), maybe mask; v starts a head",
     )
-    parser.add_argument("--p", type=float, default=2.0, help="the potential (1/p)‖W‖_p^p, p > 1")
-    parser.add_argument("--lr", type=float, default=0.1, help="step size")
-    parser.add_argument("--steps", type=int, default=1500, help="updates to make")
-    parser.add_argument(
+    add("--p", type=float, default=2.0, help="the potential (1/p)‖W‖_p^p, p > 1")
+    add("--lr", type=float, default=0.1, help="step size")
+    add("--steps", type=int, default=1500, help="updates to make")
+    add(
         "--normalize",
         choices=("none", "tensor", "running"),
         default="tensor",
         help="divide each gradient by its dual norm (tensor), or by an average of these norms (running)",
     )
-    parser.add_argument("--train-readout", action="store_true", help="train v too (ℓp-JointGD)")
-    parser.add_argument("--lr-v", type=float, help="step size of the readout (default: that of W)")
-    losses = ("logistic", "exponential", "correlation")
-    parser.add_argument("--loss", choices=losses, default="logistic", help="the loss")
-    parser.add_argument(
-        "--record", default="log", metavar="log|all|N", help="steps to keep: log-spaced, all, or N log-spaced"
-    )
-    parser.add_argument("--loss-tol", type=float, help="stop when the loss falls below this")
-    parser.add_argument("--backend", choices=("auto", "tensor", "numba"), default="auto", help="what runs the loop")
-    parser.add_argument("--out", type=str, required=True, metavar="RUN.npz", help="where to write the run")
-    parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    add("--train-readout", action="store_true", help="train v too (ℓp-JointGD)")
+    add("--lr-v", type=float, help="step size of the readout (default: that of W)")
+    add("--loss", choices=("logistic", "exponential", "correlation"), default="logistic", help="the loss")
+    add("--record", default="log", metavar="log|all|N", help="steps to keep: log-spaced, all, or N log-spaced")
+    add("--loss-tol", type=float, help="stop when the loss falls below this")
+    add("--backend", choices=("auto", "tensor", "numba"), default="auto", help="what runs the loop")
+    add("--out", type=str, required=True, metavar="RUN.npz", help="where to write the run")
+    add("--quiet", action="store_true", help="print nothing but errors")
 
 
 def run(args: argparse.Namespace) -> int:

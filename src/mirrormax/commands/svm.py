@@ -24,27 +24,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Exit code 3 means no solution: if no weights meet every margin, SOL.npz has the proof (dual); if the solver "
         "stopped above --tol, nothing is written."
     )
-    parser.add_argument(
-        "problem", type=str, metavar="PROBLEM.npz", help="arrays X (n,T,d), y (n,), z (n,d), v (d,), maybe alpha, mask"
-    )
-    parser.add_argument("--p", type=float, help="the norm ‖W‖_p to minimise, p > 1 (default: 2)")
-    parser.add_argument(
+    add = parser.add_argument
+    add("problem", type=str, metavar="PROBLEM.npz", help="arrays X (n,T,d), y (n,), z (n,d), v (d,), maybe alpha, mask")
+    add("--p", type=float, help="the norm ‖W‖_p to minimise, p > 1 (default: 2)")
+    add(
         "--alpha",
         type=str,
         metavar="FILE|from-scores",
         help="the chosen tokens: an .npy file, an .npz file with an array alpha, or the tokens of highest score "
         "(default: those in the problem file, else from-scores)",
     )
-    parser.add_argument("--C", type=float, help="soft margin: the price of one unit of missing margin")
-    parser.add_argument(
-        "--norm", choices=NORMS, default="lp", metavar="NORM", help=f"in the place of ‖W‖_p: {', '.join(NORMS)}"
-    )
-    parser.add_argument("--k", type=int, help="of --norm k-support: entries of its extreme points")
-    parser.add_argument(
-        "--tol", type=float, help="relative duality gap to reach (default: 1e-9, or what the norm allows)"
-    )
-    parser.add_argument("--out", type=str, required=True, metavar="SOL.npz", help="where to write the solution")
-    parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    add("--C", type=float, help="soft margin: the price of one unit of missing margin")
+    add("--norm", choices=NORMS, default="lp", metavar="NORM", help=f"in the place of ‖W‖_p: {', '.join(NORMS)}")
+    add("--k", type=int, help="of --norm k-support: entries of its extreme points")
+    add("--tol", type=float, help="relative duality gap to reach (default: 1e-9, or what the norm allows)")
+    add("--out", type=str, required=True, metavar="SOL.npz", help="where to write the solution")
+    add("--quiet", action="store_true", help="print nothing but errors")
 
 
 def run(args: argparse.Namespace) -> int:
