@@ -155,9 +155,7 @@ def grid_of_axes(
     """A figure with rows of axes; ``options`` are those of ``Figure.subplots``."""
     with extra("reproduce"):
         from matplotlib import figure
-    fig = figure.Figure(
-        figsize=(min(width, WIDEST), height)
-    )  # not pyplot's, which keeps every figure and chooses a screen
+    fig = figure.Figure(figsize=(min(width, WIDEST), height))  # pyplot keeps every figure and chooses a screen
     return fig, fig.subplots(rows, columns, squeeze=False, **options).tolist()
 
 

@@ -179,6 +179,12 @@ def test_what_is_left_out_is_left_out_of_the_path_too(checkpoint):
     assert 0 < found["path"]["aside"] < 1
 
 
+def test_a_query_that_no_answer_depends_on_changes_none(checkpoint):
+    changed = attention(checkpoint, "a warm film", 2, layer=1, head=1, without=1)["ablated"]
+    assert (changed["token"], changed["real"]) == (1, 0.0)
+    assert changed["predicted"] in (None, 0.0)
+
+
 def test_a_pruned_model_is_read_for_a_while_and_is_whole_again(checkpoint):
     dense, again = attention(checkpoint, "a warm film"), {}
     pruned = attention(checkpoint, "a warm film", pruned=0.9)

@@ -11,10 +11,10 @@ from mirrormax.commands import _shared
 SHOW = """
 import sys, time
 from mirrormax.commands import _shared
-with _shared.progress("audit", quiet=False) as meter:
+with _shared.progress("audit", quiet=False) as show:
     for stage, total in (("reading", 4), ("solving", 8)):
         for done in range(total + 1):
-            meter.show(stage, done, total)
+            show(stage, done, total)
             time.sleep(0.02)
 """
 
@@ -76,10 +76,10 @@ def clocked(monkeypatch, seconds):
 
 def test_a_log_gets_plain_lines(monkeypatch, capsys):
     clocked(monkeypatch, seconds=6.0)
-    with _shared.progress("tune", quiet=False) as meter:
+    with _shared.progress("tune", quiet=False) as show:
         for done in range(5):
-            meter.show("trials", done, 4)
-        meter.show("drawing", 0, 1)
+            show("trials", done, 4)
+        show("drawing", 0, 1)
     lines = capsys.readouterr().err.splitlines()
     assert lines[0].startswith("mirrormax tune: trials ")
     assert all(re.fullmatch(r"mirrormax tune: (trials|drawing) \d+%, after \d+ s", line) for line in lines)
@@ -89,14 +89,14 @@ def test_a_log_gets_plain_lines(monkeypatch, capsys):
 
 def test_short_work_leaves_a_log_empty(monkeypatch, capsys):
     clocked(monkeypatch, seconds=0.001)
-    with _shared.progress("simulate", quiet=False) as meter:
+    with _shared.progress("simulate", quiet=False) as show:
         for done in range(1000):
-            meter.show("simulate", done, 1000)
+            show("simulate", done, 1000)
     assert capsys.readouterr().err == ""
 
 
 def test_quiet_says_nothing(monkeypatch, capsys):
     clocked(monkeypatch, seconds=60)
-    with _shared.progress("simulate", quiet=True) as meter:
-        meter.show("simulate", 1, 2)
+    with _shared.progress("simulate", quiet=True) as show:
+        show("simulate", 1, 2)
     assert capsys.readouterr().err == ""

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from mirrormax import auditing
 from mirrormax.app.checkpoints import Opened, size_of
 
 Array = npt.NDArray[np.float64]
@@ -27,6 +28,8 @@ FEW = 5
 NEAR = 1.05
 """Rivals whose lead is at most so many times the smallest one support the selection."""
 MEAN = "mean"
+PIECE: dict[str, Any] = {"text": "", "special": False, "joined": False, "unknown": False, "begin": None}
+"""What the page is told of a token."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,14 +64,13 @@ def read(
         raise ValueError(f"query must be the place of one of the {len(ids)} tokens, got {query}.")
     whole = _pass(opened, tuple(ids), pruned)
     layer = min(len(whole.maps) - 1 if layer is None else layer, len(whole.maps) - 1)
-    heads = len(whole.maps[layer])
-    head = head if isinstance(head, str) else min(head, heads - 1)
-    if whole.maps[layer].shape[-1] > len(pieces):
-        pieces = [*pieces, _piece("(learned sink)", special=True)]
+    maps = whole.maps[layer]
+    head = head if isinstance(head, str) else min(head, len(maps) - 1)
+    if maps.shape[-1] > len(pieces):
+        pieces = [*pieces, {**PIECE, "text": "(learned sink)", "special": True}]
     shown = np.array([not (words_only and (piece["special"] or (causal and t == 0))) for t, piece in enumerate(pieces)])
     shown = shown if shown.any() else ~shown  # a text of marks alone is shown as it is
-    chosen = whole.maps[layer].mean(0) if isinstance(head, str) else whole.maps[layer][head]
-    full = _among(chosen.astype(float), shown)
+    full = _among((maps.mean(0) if isinstance(head, str) else maps[head]).astype(float), shown)
     # A language model answers after its last token: to answer after another, its text ends there.
     seen = tuple(ids[: query + 1] if causal else ids)
     final = _pass(opened, seen, pruned) if causal else whole
@@ -83,7 +85,7 @@ def read(
         "query": query,
         "layer": layer,
         "head": head,
-        "heads": [len(maps) for maps in whole.maps],
+        "heads": [*map(len, whole.maps)],
         "row": _row(full[query], shown),
         "map": _packed(np.rint(full * 65535).astype("<u2")),
         "thumbs": _thumbs(whole.maps, shown),
@@ -97,11 +99,10 @@ def read(
 @lru_cache(maxsize=6)  # another head or query of a text asks for the same
 def _pass(opened: Opened, ids: tuple[int, ...], pruned: float) -> Pass:
     """Run the model on one text; a layer whose attention cannot be recomputed to rounding is refused by name."""
-    from mirrormax.auditing import scorer, watching
-
     adapter = opened.adapter
-    with opened.pruned(pruned), watching(adapter) as watch:
-        views = watch.run(opened.loaded.batch([ids]), scorer(adapter, None) if adapter.has_head() else None)
+    with opened.pruned(pruned), auditing.watching(adapter) as watch:
+        scores = auditing.scorer(adapter, None) if adapter.has_head() else None
+        views = watch.run(opened.loaded.batch([ids]), scores)
         logits = adapter.logits(watch.output)
     for view in views:
         view.check()
@@ -120,8 +121,6 @@ def _ablated(
 
     What is tried is a pass in which the head's output at the query is Σ_{u≠t} s'_u v_u, and nothing else is changed.
     """
-    from mirrormax.auditing import log_odds, watching
-
     view = before.views[layer]
     shares = view.attention()[0, head, query]
     rest = shares.clone()
@@ -133,33 +132,34 @@ def _ablated(
 
     def edit(_: Any, context: torch.Tensor) -> torch.Tensor:
         context = context.clone()
-        context[0, query, head] = output.to(context.dtype)
+        if query < context.shape[1]:  # a last layer may compute no more than the query that answers
+            context[0, query, head] = output.to(context.dtype)
         return context
 
     batch = opened.loaded.batch([ids])
-    with opened.pruned(pruned), watching(opened.adapter) as watch, torch.no_grad():
+    with opened.pruned(pruned), auditing.watching(opened.adapter) as watch, torch.no_grad():
         watch.run(batch)
         watch.layers[layer].edit = edit
         watch.answer(batch, opened.adapter.call)
         after = np.asarray(opened.adapter.logits(watch.output)[0].detach().double())
     effect = _effects(view, query, head, shares)[token]
     best = torch.tensor([int(before.logits.argmax())] * 2)
-    was, now = log_odds(torch.from_numpy(np.stack([before.logits, after])), best).tolist()
+    was, now = auditing.log_odds(torch.from_numpy(np.stack([before.logits, after])), best).tolist()
     predicted = None if effect is None else _short(-effect / (1 - float(shares[token])))
     return {"token": token, "predicted": predicted, "real": _short(now - was)}
 
 
 def _tokens(opened: Opened, text: str) -> tuple[list[dict[str, Any]], list[int], bool]:
     """The tokens as they stand in the text, their numbers, and whether some did not fit."""
-    from mirrormax.auditing import Data, make_batches
-
     if not text.strip():
         raise ValueError("text is empty; type a review.")
     if len(text) > LONGEST_TEXT:
         raise ValueError(f"text has {len(text):,} characters; this page reads {LONGEST_TEXT:,}.")
     loaded = opened.loaded
-    longest = min(loaded.longest, MOST_TOKENS, max(16, math.isqrt(MOST_CELLS // _head_count(loaded.model.config))))
-    batches = make_batches(loaded, Data((text,)), longest, 1)
+    layers, heads = (size_of(vars(loaded.model.config), name) for name in ("layers", "heads"))
+    maps = 64 if layers is None or heads is None else max(1, layers * heads)  # as its config says, or a guess
+    longest = min(loaded.longest, MOST_TOKENS, max(16, math.isqrt(MOST_CELLS // maps)))
+    batches = auditing.make_batches(loaded, auditing.Data((text,)), longest, 1)
     ids = [int(token) for token in batches.inputs[0]]
     if not ids:
         raise ValueError("the model's tokenizer finds no token in the text; type more.")
@@ -168,22 +168,16 @@ def _tokens(opened: Opened, text: str) -> tuple[list[dict[str, Any]], list[int],
     pieces, end = [], 0
     for token, place, name in zip(ids, places, loaded.names(ids), strict=True):
         if token in marks or place is None:
-            pieces.append(_piece(name, special=token in marks))
+            pieces.append({**PIECE, "text": name, "special": token in marks})
             continue
         begin, stop = place
         written = text[begin:stop]
         # Tokens that are parts of one character have no text of their own; those of spaces no ink.
         shown = name if begin < end else written.strip() or written.replace("\n", "↵").replace(" ", "␣")
         joined = bool(begin) and begin == end and not written[:1].isspace()
-        pieces.append(_piece(shown, joined=joined, unknown=token == loaded.unknown, begin=begin))
+        pieces.append({**PIECE, "text": shown, "joined": joined, "unknown": token == loaded.unknown, "begin": begin})
         end = stop
     return pieces, ids, bool(batches.shortened)
-
-
-def _piece(
-    text: str, *, special: bool = False, joined: bool = False, unknown: bool = False, begin: int | None = None
-) -> dict[str, Any]:
-    return {"text": text, "special": special, "joined": joined, "unknown": unknown, "begin": begin}
 
 
 def _places(loaded: Any, text: str, ids: list[int]) -> list[tuple[int, int] | None]:
@@ -197,12 +191,6 @@ def _places(loaded: Any, text: str, ids: list[int]) -> list[tuple[int, int] | No
     return places[: len(ids)]
 
 
-def _head_count(config: Any) -> int:
-    """Heads of all layers as a config says, or a guess."""
-    layers, heads = size_of(vars(config), "layers"), size_of(vars(config), "heads")
-    return 64 if layers is None or heads is None else max(1, layers * heads)
-
-
 def _among(rows: Array, shown: Bools) -> Array:
     """Rows (..., T) of attention on the tokens that are shown alone, each summing to 1, or to 0 where it had none."""
     kept = np.where(shown, rows, 0.0)
@@ -212,13 +200,8 @@ def _among(rows: Array, shown: Bools) -> Array:
 
 def _row(row: Array, shown: Bools) -> dict[str, Any]:
     """Attention of one query, its pivot, the pivot's smallest lead, and the tokens that support it."""
-    facts: dict[str, Any] = {
-        "attention": [_short(value) for value in row],
-        "pivot": None,
-        "lead": None,
-        "support": [],
-        "tokens": None,
-    }
+    attention = [_short(value) for value in row]
+    facts: dict[str, Any] = {"attention": attention, "pivot": None, "lead": None, "support": [], "tokens": None}
     if not row.any():
         return facts  # a first token that looks at nothing but itself, and is left out
     pivot = int(row.argmax())
@@ -234,18 +217,12 @@ def _row(row: Array, shown: Bools) -> dict[str, Any]:
 
 def _thumbs(maps: list[npt.NDArray[np.float32]], shown: Bools) -> dict[str, Any]:
     """Every head's map on one scale, √share in 1/255; of a long text a pixel is the largest of its cells."""
-    pooled = [_pooled(_among(layer.astype(float), shown)) for layer in maps]
-    every = np.concatenate([np.rint(255 * np.sqrt(layer)).astype(np.uint8) for layer in pooled])
-    return {**_packed(every), "exact": max(maps[0].shape[1:]) <= THUMB}
-
-
-def _pooled(maps: Array) -> Array:
-    """Maps (H, T, T') as (H, ≤ THUMB, ≤ THUMB), a cell being the largest of a block."""
-    for axis in (1, 2):
-        size = maps.shape[axis]
+    every = _among(np.concatenate(maps).astype(float), shown)
+    sizes = every.shape[1:]
+    for axis, size in enumerate(sizes, start=1):
         if size > THUMB:
-            maps = np.maximum.reduceat(maps, np.arange(THUMB) * size // THUMB, axis=axis)
-    return maps
+            every = np.maximum.reduceat(every, np.arange(THUMB) * size // THUMB, axis=axis)
+    return {**_packed(np.rint(255 * np.sqrt(every)).astype(np.uint8)), "exact": max(sizes) <= THUMB}
 
 
 def _path(view: Any, query: int, head: int, shown: Bools) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
+from mirrormax import auditing, pruning
 from mirrormax._statistics import bootstrap_mean
 from mirrormax.app.folders import DAMAGE, read_object, reason, run_label, walk
 from mirrormax.app.folders import text as plain_text
@@ -49,14 +50,12 @@ class Entry:
 class Opened:
     """A model that has been read, and what is known of it whatever text it is given."""
 
-    loaded: Any  # a mirrormax.auditing.Loaded
+    loaded: auditing.Loaded
 
     @cached_property
     def adapter(self) -> Any:
         """How its attention layers are watched."""
-        from mirrormax.auditing import adapter_for
-
-        return adapter_for(self.loaded.model)
+        return auditing.adapter_for(self.loaded.model)
 
     @cached_property
     def sparsity(self) -> dict[str, dict[str, float]]:
@@ -64,20 +63,17 @@ class Opened:
 
         Hoyer's index, and the share of ‖w‖₁ in the largest 1 %.
         """
-        from mirrormax.auditing import OwnModel, attention_weights, sparsity
-
-        if not isinstance(self.loaded, OwnModel):
+        if not isinstance(self.loaded, auditing.OwnModel):
             return {}  # theirs are too large to be sorted while somebody waits
-        measured = {role: sparsity(*weights) for role, weights in attention_weights(self.loaded.model).items()}
+        weights = auditing.attention_weights(self.loaded.model)
+        measured = {role: auditing.sparsity(*matrices) for role, matrices in weights.items()}
         names = ("hoyer", "top_mass")
         return {role: {name: round(getattr(part, name), 4) for name in names} for role, part in measured.items()}
 
     @contextmanager
     def pruned(self, share: float) -> Iterator[None]:
         """The model with this share of its weights, those of the smallest magnitude, set to zero for a while."""
-        from mirrormax import prune
-
-        done = prune(self.loaded.model, share) if share else None
+        done = pruning.prune(self.loaded.model, share) if share else None
         try:
             yield
         finally:
@@ -87,8 +83,6 @@ class Opened:
     @cached_property
     def quality(self) -> dict[str, Any]:
         """How good the model is over the share of its weights that is pruned, on rows that it was not trained on."""
-        from mirrormax import auditing
-
         loaded = self.loaded
         if sum(weight.numel() for weight in loaded.model.parameters()) > LARGEST_MEASURED:
             raise ValueError("measuring this model takes minutes; 'mirrormax prune' does it.")
@@ -111,12 +105,10 @@ class Opened:
     @cached_property
     def kinds(self) -> dict[str, Any]:
         """The kind of every head, on a few reviews and, of a language model, on repeated random tokens."""
-        from mirrormax.auditing import KINDS, head_kinds, make_batches, read_data
-
-        texts = read_data("reviews", limit=KIND_TEXTS)
-        batches = make_batches(self.loaded, texts, KIND_TOKENS, KIND_TEXTS)
-        layers = head_kinds(self.adapter, batches, self.loaded.vocabulary)
-        return {"names": dict(KINDS), "texts": len(texts), "layers": layers}
+        texts = auditing.read_data("reviews", limit=KIND_TEXTS)
+        batches = auditing.make_batches(self.loaded, texts, KIND_TOKENS, KIND_TEXTS)
+        layers = auditing.head_kinds(self.adapter, batches, self.loaded.vocabulary)
+        return {"names": dict(auditing.KINDS), "texts": len(texts), "layers": layers}
 
 
 class Checkpoints:
@@ -124,7 +116,8 @@ class Checkpoints:
 
     def __init__(self, folder: Path | None, shipped: Path = SHIPPED) -> None:
         self._roots = [shipped] if folder is None else [folder, shipped]
-        self._open = lru_cache(maxsize=3)(_open)
+        # A model is loaded again only if its weights have changed since.
+        self._open = lru_cache(maxsize=3)(lambda folder, changed: Opened(auditing.load_for_audit(folder)))
 
     def entries(self) -> list[Entry]:
         """What is there now, the user's own before the shipped ones; a name that occurs twice means the first."""
@@ -150,13 +143,6 @@ class Checkpoints:
         return self._open(entry.folder, changed)
 
 
-def _open(folder: Path, _changed: tuple[int, ...]) -> Opened:
-    """Load a model again only if its weights have changed since."""
-    from mirrormax.auditing import load_for_audit
-
-    return Opened(load_for_audit(folder))
-
-
 def _entries(root: Path, folder: Path, names: Collection[str] | None) -> list[Entry]:
     """What a folder holds: one model, several GGUF files, or nothing that reads texts."""
     name = _name(root, folder)
@@ -171,22 +157,25 @@ def _entries(root: Path, folder: Path, names: Collection[str] | None) -> list[En
         return []
     try:
         config = read_object(folder / "config.json")
-        files = weights
+        sizes, label = config, ""
         if "kind" in config:
             if config["kind"] not in OWN_KINDS:
                 return []
-            files = [*weights, "tokenizer.json"]
+            weights.append("tokenizer.json")
+            training: dict[str, Any] = config.get("training") or {}
+            about: Any = training.get("data")  # what it was trained on, or else what it is
+            sizes, label = config.get("model") or {}, run_label(training)
         elif "model_type" not in config or "patch_size" in config or "vision_config" in config:
             return []  # no model, or one of images
-        for file in files:
+        else:
+            made = config.get("architectures")
+            about = str(made[0] if isinstance(made, list) and made else config["model_type"])
+        for file in weights:
             if not stat.S_ISREG((folder / file).lstat().st_mode):
                 raise ValueError(f"{file} is no regular file")
-        if "kind" in config:
-            training, model = config.get("training") or {}, config.get("model") or {}
-            return [Entry(name, folder, _about(training.get("data"), model), label=run_label(training))]
-        made = config.get("architectures")
-        kind = made[0] if isinstance(made, list) and made else config["model_type"]
-        return [Entry(name, folder, _about(str(kind), config))]
+        parts = [about] if isinstance(about, str) else []
+        parts += [f"{shown} {size}" for shown in SIZES if (size := size_of(sizes, shown)) is not None]
+        return [Entry(name, folder, ", ".join(parts), label=label)]
     except DAMAGE as error:
         return [Entry(name, folder, "", reason(error))]
 
@@ -206,12 +195,6 @@ def _name(root: Path, folder: Path) -> str:
         parts = parts[:-1]
     whole = folder.resolve()
     return plain_text("/".join(parts) or (whole.parent.name if whole.name == "model" else whole.name))
-
-
-def _about(kind: Any, sizes: Mapping[str, Any]) -> str:
-    """What a model is or was trained on, and its sizes, as far as its config.json says."""
-    named = [f"{shown} {size}" for shown in SIZES if (size := size_of(sizes, shown)) is not None]
-    return ", ".join([kind, *named] if isinstance(kind, str) else named)
 
 
 def size_of(config: Mapping[str, Any], name: str) -> int | None:

@@ -84,15 +84,16 @@ def run_label(training: dict[str, Any]) -> str:
     """What a run is: its method, step size and seed, such as ``ℓ1.1, lr 0.18, seed 0``; empty if it does not say."""
     optimizer, potential = training.get("optimizer"), training.get("potential", "Lp")
     names = {"sgd": "SGD", "adamw": "AdamW", "mirror": "MirrorAdamW", "adabreg": "AdaBreg"}
-    method, exponent = names.get(str(optimizer), str(optimizer or "")), training.get("p")
-    if optimizer == "mirror" and isinstance(exponent, (int, float)):
-        method += f" ℓ{exponent:g}"
-    if optimizer == "md" or optimizer is None:
+    exponent = training.get("p")
+    norm = f"ℓ{exponent:g}" if isinstance(exponent, (int, float)) else ""
+    if optimizer in ("md", None):
         if exponent is None:
             return ""
-        method = f"ℓ{exponent:g}" if isinstance(exponent, (int, float)) else ""
-        method = {"Lp": method, "SquaredLp": f"{method} squared"}.get(str(potential), f"{potential}")
+        method = {"Lp": norm, "SquaredLp": f"{norm} squared"}.get(str(potential), f"{potential}")
         method += " on attention" if training.get("attention_only") is True else ""
+    else:
+        method = names.get(str(optimizer), str(optimizer or ""))
+        method += f" {norm}" if optimizer == "mirror" and norm else ""
     parts = [method]
     lr = training.get("lr_taken") if training.get("lr") is None else training["lr"]
     for name, value in (("lr", lr), ("seed", training.get("seed"))):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -32,34 +32,17 @@ STRIP = (1.05, 1.1, 1.25, 1.5, 1.75, 2.0, 3.0, 4.0, 6.0)
 
 @dataclass(frozen=True, eq=False)
 class Track:
-    """Training by a p or a rule, the tokens α that its SVM is asked about, and the solution, if anything separates."""
+    """Training by a p or a rule, and where it goes."""
 
-    problem: Problem
     p: float
     norm: float | str
     run: Trajectory
-    alpha: npt.NDArray[np.int64]
-    solution: Solution | None
-
-    @cached_property
-    def target(self) -> Any:
-        """Where training goes: the solution, or else the last weights."""
-        return np.asarray(self.run.W[-1] if self.solution is None else self.solution.W)
-
-    @cached_property
-    def way(self) -> Array | None:
-        """How far from its own solution it is at every frame."""
-        return None if self.solution is None else away(self.problem, self.run.W, self.alpha, self.solution, self.norm)
-
-    @cached_property
-    def directions(self) -> Array:
-        """W(k)/‖W(k)‖ at every frame."""
-        return _direction(self.run.W, self.norm)
-
-    @cached_property
-    def unit(self) -> Array:
-        """The direction of the target."""
-        return _direction(self.target, self.norm)
+    alpha: npt.NDArray[np.int64]  # the tokens that its SVM is asked about
+    solution: Solution | None  # None where nothing separates these
+    target: Array  # the solution, or else the last weights
+    way: Array | None  # how far from its own solution it is at every frame
+    directions: Array  # W(k)/‖W(k)‖ at every frame
+    unit: Array  # the direction of the target
 
 
 def geometry(problem: Problem, question: Question, backend: str) -> dict[str, Any]:
@@ -73,11 +56,16 @@ def geometry(problem: Problem, question: Question, backend: str) -> dict[str, An
     """
     problem = question.moved(problem)
     own = track(problem, question, question.p, backend)
-    same = replace(question.of_p(), p=2.0, others=(), held=None)  # all that the paths of other p depend on
+    same = replace(question, rule="mirror", p=2.0, others=(), held=None)  # all that the paths of other p depend on
     others = None if question.held is not None else [_kept_track(problem, same, p, backend) for p in question.others]
     plain = own.solution if own.norm == 2 else solve(problem, own.alpha, 2.0)  # gradient descent's, to tell apart from
-    ranking = own.target if plain is None else np.asarray(plain.W)
-    plane = _plane(problem, own, ranking)
+    if problem.X.shape[-1] == 2:  # two entries of W, between which the ball looks as one knows it
+        plane = entries_plane(own.unit, own.norm, own.target if plain is None else np.asarray(plain.W))
+    else:  # two entries out of many show little of the first step and of the solution
+        plane = start_plane(own.unit, own.norm, np.asarray(own.run.W[1]))
+    from_plain = None
+    if plain is not None and own.norm != 2 and not isinstance(own.norm, str):
+        from_plain = away(problem, own.run.W, own.alpha, plain, own.norm)
     return {
         "p": question.p,
         "lr": question.lr,
@@ -92,12 +80,7 @@ def geometry(problem: Problem, question: Question, backend: str) -> dict[str, An
         "labels": problem.y.astype(int).tolist(),
         "tokens": _tokens(problem, own, question),
         "weights": _weights(problem, own, plane),
-        "divergence": {
-            "own": None if own.way is None else plain_list(own.way),
-            "plain": None
-            if plain is None or own.norm == 2 or isinstance(own.norm, str)
-            else plain_list(away(problem, own.run.W, own.alpha, plain, own.norm)),
-        },
+        "divergence": {"own": plain_list(own.way), "plain": plain_list(from_plain)},
         "rate": None if question.draft is not None else _rate(own),  # a few frames would draw it too low
         "solution": _facts(problem, own),
         "mass": plain_list(own.run.mass),
@@ -120,7 +103,11 @@ def track(problem: Problem, question: Question, p: float, backend: str) -> Track
             "change one of these."
         )
     alpha, norm = chosen_tokens(problem, run, question.alpha), question.norm(p)
-    return Track(problem, p, norm, run, alpha, solve(problem, alpha, norm))
+    solution = solve(problem, alpha, norm)
+    target = np.asarray(run.W[-1] if solution is None else solution.W)
+    way = None if solution is None else away(problem, run.W, alpha, solution, norm)
+    directions = _divided(run.W, size_of(run.W, norm)[:, None, None])
+    return Track(p, norm, run, alpha, solution, target, way, directions, _divided(target, size_of(target, norm)))
 
 
 _kept_track = lru_cache(maxsize=16)(track)
@@ -155,13 +142,13 @@ def frames(steps: int, shown: int | None) -> list[int]:
 
 def chosen_tokens(problem: Problem, run: Trajectory, choice: str | tuple[int, ...]) -> npt.NDArray[np.int64]:
     """One token per sample: those that training selected, those of the highest scores, or those that were named."""
-    n, T, _ = problem.X.shape
     if choice == "trained":
         return np.asarray(run.alpha)
     if isinstance(choice, str):  # "optimal"
         head = problem.v if run.v is None else run.v[-1]
         return np.asarray(optimal_tokens(X=problem.X, y=problem.y, v=head, mask=problem.mask).alpha)
-    present: Any = np.ones((n, T), bool) if problem.mask is None else problem.mask
+    n, T, _ = problem.X.shape
+    present = _present(problem)
     if len(choice) != n or not all(t < T and present[i, t] for i, t in enumerate(choice)):
         raise ValueError(f"alpha must name one of {T} tokens for each of {n} samples, got {list(choice)}.")
     return np.array(choice, dtype=np.int64)
@@ -184,7 +171,7 @@ def away(problem: Problem, W: Any, alpha: Any, solution: Solution, norm: float |
     solutions by how much their margin falls short of the largest."""
     if not isinstance(norm, str):
         return np.asarray(directional_divergence(np.asarray(solution.W), W, norm))
-    reached = np.asarray(leads(problem.X, problem.z, W=W, alpha=alpha, mask=problem.mask)).min((-2, -1))
+    reached = np.asarray(leads(problem, W=W, alpha=alpha)).min((-2, -1))
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.asarray(1 - reached / (size_of(W, norm) * float(solution.margin)))
 
@@ -200,28 +187,19 @@ def _tokens(problem: Problem, own: Track, question: Question) -> dict[str, Any]:
         if sample >= len(planes) or len(axes) != 2 * d:
             raise ValueError(f"held must name one of {len(planes)} samples and {2 * d} numbers.")
         planes[sample] = np.reshape(axes, (2, d))
-    logits = np.einsum("ntd,knd->knt", problem.X, turning)
-    if problem.mask is not None:
-        logits = np.where(problem.mask, logits, -np.inf)
+    logits = np.where(_present(problem), np.einsum("ntd,knd->knt", problem.X, turning), -np.inf)
     attention = np.exp(logits - logits.max(-1, keepdims=True))
+    aimed, turned = (_divided(v, np.linalg.norm(v, axis=-1, keepdims=True)) for v in (aims, turning))
     return {
         "direct": d == 2,
         "axes": None if d == 2 else plain_list(planes),
         "places": plain_list(np.einsum("npd,ntd->ntp", planes, problem.X)),
         "queries": plain_list(np.einsum("npd,nd->np", planes, problem.z)),
-        "present": np.ones(problem.X.shape[:2], bool).tolist() if problem.mask is None else problem.mask.tolist(),
-        "aim": plain_list(np.einsum("npd,nd->np", planes, _unit(aims))),
-        "turning": plain_list(np.einsum("npd,knd->knp", planes, _unit(turning))),
+        "present": _present(problem).tolist(),
+        "aim": plain_list(np.einsum("npd,nd->np", planes, aimed)),
+        "turning": plain_list(np.einsum("npd,knd->knp", planes, turned)),
         "attention": plain_list(attention / attention.sum(-1, keepdims=True)),
     }
-
-
-def _plane(problem: Problem, own: Track, ranking: Array) -> WeightPlane:
-    """In two dimensions a plane of two entries of W, in which the ball looks as one knows it; in more dimensions that
-    of the first step and the solution, since two entries out of many show little of either."""
-    if problem.X.shape[-1] == 2:
-        return entries_plane(own.unit, own.norm, ranking)
-    return start_plane(own.unit, own.norm, np.asarray(own.run.W[1]))
 
 
 def _weights(problem: Problem, own: Track, plane: WeightPlane) -> dict[str, Any]:
@@ -234,7 +212,10 @@ def _weights(problem: Problem, own: Track, plane: WeightPlane) -> dict[str, Any]
         "path": plain_list(plane.place(own.directions)),
     }
     if own.solution is not None:
-        x, z = _constraints(problem, own.alpha)
+        others = _present(problem)
+        others[np.arange(len(own.alpha)), own.alpha] = False
+        sample, token = np.nonzero(others)
+        x, z = problem.X[sample, own.alpha[sample]] - problem.X[sample, token], problem.z[sample]
         margin = np.einsum("md,md->m", x, z @ own.unit.T)
         drawn["solution"] = plain_list(plane.solution)
         drawn["half_planes"] = plain_list(plane.half_planes(x, z, margin))
@@ -243,32 +224,21 @@ def _weights(problem: Problem, own: Track, plane: WeightPlane) -> dict[str, Any]
 
 def _other(other: Track, plane: WeightPlane) -> dict[str, Any]:
     """The path of another p on the same plane, its way to its own solution, and its weights."""
+    ball = None
+    if plane.entries is not None:  # along the same two entries, the others as in that p's solution
+        ball = plain_list(entries_plane(other.unit, other.norm, np.abs(plane.axes).sum(0)).ball)
     return {
         "p": other.p,
         "steps": other.run.steps.tolist(),
         "alpha": other.alpha.tolist(),
         "path": plain_list(plane.place(other.directions)),
-        "ball": None if plane.entries is None else plain_list(_ball(other, plane)),
+        "ball": ball,
         "solution": None if other.solution is None else plain_list(plane.place(other.unit)),
-        "divergence": None if other.way is None else plain_list(other.way),
+        "divergence": plain_list(other.way),
         "mass": plain_list(other.run.mass),
         "large": large_entries(other.target),
         "heat": heat(other.run.W),
     }
-
-
-def _ball(other: Track, plane: WeightPlane) -> Array:
-    """The cut of another p's unit ball along the same two entries, the others as in that p's solution."""
-    return entries_plane(other.unit, other.norm, np.abs(plane.axes).sum(0)).ball
-
-
-def _constraints(problem: Problem, alpha: Any) -> tuple[Array, Array]:
-    """The leads x_iα − x_it of the chosen tokens, and their queries z_i: (m, d) each."""
-    n, T, _ = problem.X.shape
-    others = np.ones((n, T), bool) if problem.mask is None else problem.mask.copy()
-    others[np.arange(n), alpha] = False
-    sample, token = np.nonzero(others)
-    return problem.X[sample, alpha[sample]] - problem.X[sample, token], problem.z[sample]
 
 
 def _rate(own: Track) -> list[float | None] | None:
@@ -324,24 +294,24 @@ def large_entries(W: Any) -> int:
 def heat(W: Any) -> str:
     """Frames (K, d, d), each divided by its largest |entry|, as bytes from −127 to 127 in base64."""
     W = np.asarray(W)
-    largest = np.abs(W).max((-2, -1), keepdims=True)
-    scaled = np.rint(127 * W / np.where(largest > 0, largest, 1.0)).astype(np.int8)
-    return b64encode(scaled.tobytes()).decode()
+    scaled = np.rint(_divided(127 * W, np.abs(W).max((-2, -1), keepdims=True)))
+    return b64encode(scaled.astype(np.int8).tobytes()).decode()
 
 
-def _direction(weights: Any, norm: float | str) -> Array:
-    """W/‖W‖; zero has none, and stays zero."""
-    size = size_of(weights, norm)[..., None, None]
-    return np.asarray(np.asarray(weights) / np.where(size > 0, size, 1.0))
+def _divided(arrays: Any, sizes: Array) -> Array:
+    """Arrays by their sizes; zero has no direction, and stays zero."""
+    return np.asarray(np.asarray(arrays) / np.where(sizes > 0, sizes, 1.0))
 
 
-def _unit(vectors: Array) -> Array:
-    length = np.linalg.norm(vectors, axis=-1, keepdims=True)
-    return np.asarray(vectors / np.where(length > 0, length, 1.0))
+def _present(problem: Problem) -> npt.NDArray[np.bool_]:
+    """Which tokens (n, T) a problem has, to be changed."""
+    return np.ones(problem.X.shape[:2], bool) if problem.mask is None else np.array(problem.mask)
 
 
 def plain_list(array: Any) -> Any:
-    """Nested lists of numbers with a few digits; None for what is not finite."""
+    """Nested lists of numbers with a few digits; None for what is not finite, and for None itself."""
+    if array is None:
+        return None
     array = np.asarray(array, dtype=np.float64)
     known = np.isfinite(array)
     size = np.where(known & (array != 0), np.abs(array), 1.0)

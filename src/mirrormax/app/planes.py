@@ -15,7 +15,8 @@ from mirrormax.svm import Norm
 Array = npt.NDArray[np.float64]
 
 NEGLIGIBLE = 1e-6
-ANGLES = 240
+ANGLES = np.linspace(0, 2 * np.pi, 240, endpoint=False)
+CIRCLE = np.stack([np.cos(ANGLES), np.sin(ANGLES)], -1)
 HALVINGS = 30
 
 
@@ -23,8 +24,7 @@ def size_of(W: Any, norm: float | str) -> Array:
     """‖W‖ of (..., d, d), in ℓp or in a norm with a name."""
     W = np.asarray(W)
     if isinstance(norm, str):
-        sizes: Array = np.asarray(Norm(norm, W.shape[-2:]).sizes(W)).reshape(W.shape[:-2])
-        return sizes
+        return np.asarray(Norm(norm, W.shape[-2:]).sizes(W).reshape(W.shape[:-2]))
     return np.asarray(lp_norm(W, norm))
 
 
@@ -89,9 +89,9 @@ def entries_plane(direction: Array, norm: float | str, ranking: Array) -> Weight
     axes = np.eye(ranking.size)[flat].reshape(2, *ranking.shape)
     solution = direction.ravel()[flat]
     rest = np.where(axes.any(0), 0.0, direction)
-    rays = np.einsum("ka,ade->kde", _circle(), axes)
+    rays = np.einsum("ka,ade->kde", CIRCLE, axes)
     if isinstance(norm, str):
-        near, far = np.zeros(ANGLES), np.ones(ANGLES)
+        near, far = np.zeros(len(CIRCLE)), np.ones(len(CIRCLE))
         # An entry is at most the norm in each of them: no ray leaves the ball beyond 2.
         for _ in range(HALVINGS):
             middle = near + far
@@ -99,16 +99,14 @@ def entries_plane(direction: Array, norm: float | str, ranking: Array) -> Weight
             near, far = np.where(inside, middle, near), far / 2
     else:
         near = size_of(direction - rest, norm) / size_of(rays, norm)
-    entries = tuple((int(k) // ranking.shape[1], int(k) % ranking.shape[1]) for k in flat)
-    return WeightPlane(axes, solution, near[:, None] * _circle(), entries)
+    entries = tuple(divmod(k, ranking.shape[1]) for k in flat.tolist())
+    return WeightPlane(axes, solution, near[:, None] * CIRCLE, entries)
 
 
 def start_plane(direction: Array, norm: float | str, first: Array) -> WeightPlane:
     """Through the origin, ``direction`` (d, d) and the weights ``first`` (d, d): where training ends and began."""
-    axes = _pair([direction.ravel(), first.ravel(), *np.eye(3, direction.size)])
-    circle = _circle()
-    axes = axes.reshape(2, *direction.shape)
-    ball = circle / size_of(np.einsum("ka,ade->kde", circle, axes), norm)[:, None]
+    axes = _pair([direction.ravel(), first.ravel(), *np.eye(3, direction.size)]).reshape(2, *direction.shape)
+    ball = CIRCLE / size_of(np.einsum("ka,ade->kde", CIRCLE, axes), norm)[:, None]
     return WeightPlane(axes, np.einsum("ade,de->a", axes, direction), ball, None)
 
 
@@ -123,8 +121,3 @@ def _pair(candidates: Iterable[Array]) -> Array:
         if len(pair) == 2:
             break
     return np.stack(pair)
-
-
-def _circle() -> Array:
-    angles = np.linspace(0, 2 * np.pi, ANGLES, endpoint=False)
-    return np.stack([np.cos(angles), np.sin(angles)], -1)

@@ -12,7 +12,8 @@ import tempfile
 import zipfile
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mirrormax._checks import integer, number, one_of, several
+from mirrormax._checks import count, integer, number, one_of, several, within
 from mirrormax.data import example1, example2, load_problem, sphere_problem
 from mirrormax.dynamics import Muon
 from mirrormax.geometry import Hypentropy, Lp, Potential, SquaredLp
@@ -49,6 +50,7 @@ RULES: dict[str, tuple[Any, str]] = {
 NEAR_ONE = 1.01
 """Hypentropy grows like |w| log|w|, so that its horizon is the ℓ1 ball; the SVM is asked at this p in its place."""
 MOST_OTHERS, MOST_MOVES, FARTHEST = 4, 40, 1e3
+check_exponent, check_place = within(at_least=1.01, below=12.0), count(0, at_most=MOST_TOKENS)
 Move = tuple[tuple[int, ...], tuple[float, ...]]
 
 STARTS: dict[str, Callable[[int, int], Array]] = {
@@ -84,7 +86,11 @@ class Problems:
 
     def add(self, content: bytes, name: str) -> tuple[str, Problem]:
         """Read an uploaded ``.npz`` with :func:`mirrormax.data.load_problem`; its key, and what is in it."""
-        _check_unpacked_size(content, name)
+        unpacked = 0  # of what is no archive at all, which load_problem says
+        with suppress(zipfile.BadZipFile, ValueError, OSError), zipfile.ZipFile(io.BytesIO(content)) as archive:
+            unpacked = sum(entry.file_size for entry in archive.infolist())
+        if unpacked > LARGEST_CONTENT:
+            raise ValueError(f"{name} unpacks to {unpacked:,} bytes; this page takes {LARGEST_CONTENT:,}.")
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "upload.npz"
             path.write_bytes(content)
@@ -111,17 +117,6 @@ def check_size(problem: Problem) -> Problem:
             "'mirrormax simulate' takes any number."
         )
     return problem
-
-
-def _check_unpacked_size(content: bytes, name: str) -> None:
-    """Refuse a small file that unpacks to a large one before it is unpacked."""
-    try:
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            unpacked = sum(entry.file_size for entry in archive.infolist())
-    except (zipfile.BadZipFile, ValueError, OSError):
-        return  # not an archive at all, which load_problem says better
-    if unpacked > LARGEST_CONTENT:
-        raise ValueError(f"{name} unpacks to {unpacked:,} bytes; this page takes {LARGEST_CONTENT:,}.")
 
 
 @dataclass(frozen=True)
@@ -151,10 +146,6 @@ class Question:
     z: tuple[Move, ...] = ()
     held: Move | None = None
     draft: int | None = None
-
-    def of_p(self) -> Question:
-        """The same by mirror descent."""
-        return replace(self, rule="mirror")
 
     def mirror(self, p: float) -> Potential:
         """The potential that trains the path of this p."""
@@ -201,14 +192,14 @@ def read_question(request: Mapping[str, Any]) -> Question:
     held, draft = request.get("held"), request.get("draft")
     return Question(
         named=json.dumps({key: request.get(key) for key in ("problem", "file", *SPHERE_BOUNDS)}, sort_keys=True),
-        p=_exponent("p", request.get("p")),
+        p=check_exponent("p", request.get("p")),
         lr=number("step size", request.get("lr"), at_least=1e-4, below=10.0),
         steps=steps,
         start=one_of("start", request.get("start"), STARTS),
         rule=rule,
         potential=potential,
         beta=number("beta", request.get("beta", 1.0), at_least=1e-3, below=1e3),
-        others=tuple(_exponent("others", p) for p in others) if potential != "Hypentropy" else (),
+        others=tuple(check_exponent("others", p) for p in others) if potential != "Hypentropy" else (),
         alpha=_alpha(request.get("alpha", "trained")),
         x=_moves("x", moves.get("x", []), 2),
         z=_moves("z", moves.get("z", []), 1),
@@ -217,14 +208,10 @@ def read_question(request: Mapping[str, Any]) -> Question:
     )
 
 
-def _exponent(name: str, value: Any) -> float:
-    return number(name, value, at_least=1.01, below=12.0)
-
-
 def _alpha(value: Any) -> str | tuple[int, ...]:
     if isinstance(value, str):
         return str(one_of("alpha", value, ("trained", "optimal")))
-    return tuple(_place("alpha", token) for token in several("alpha", value, "tokens, one for each sample"))
+    return tuple(check_place("alpha", token) for token in several("alpha", value, "tokens, one for each sample"))
 
 
 def _moves(name: str, value: Any, indices: int) -> tuple[Move, ...]:
@@ -236,9 +223,5 @@ def _moves(name: str, value: Any, indices: int) -> tuple[Move, ...]:
 def _move(name: str, value: Any, indices: int) -> Move:
     if not isinstance(value, list) or len(value) != indices + 1 or not isinstance(value[-1], list):
         raise ValueError(f"{name} must each be {indices} places and a list of numbers, got {value!r}.")
-    place = tuple(_place(name, index) for index in value[:-1])
+    place = tuple(check_place(name, index) for index in value[:-1])
     return place, tuple(number(name, entry, at_least=-FARTHEST, at_most=FARTHEST) for entry in value[-1])
-
-
-def _place(name: str, value: Any) -> int:
-    return integer(name, value, at_least=0, at_most=MOST_TOKENS)

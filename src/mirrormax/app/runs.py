@@ -13,6 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from mirrormax import auditing, nets
 from mirrormax._files import checksum
 from mirrormax.app.folders import DAMAGE, read_object, read_regular, reason, run_label, text, walk
 
@@ -23,7 +24,6 @@ SUFFIXES = {
     ".json": "application/json",
     ".csv": "text/csv; charset=utf-8",
 }
-PICTURES = (".svg", ".png")
 MANIFEST = "mirrormax.json"
 """What says that a folder holds a result."""
 METRICS = "metrics.csv"
@@ -74,11 +74,10 @@ class Runs:
         """The file at a place below the folder and its media type; ValueError for anything else."""
         refusal = ValueError(f"{place!r} is not a file that this folder of results shows.")
         parts = place.split("/")
-        if any(part in ("", ".", "..") or part.startswith(".") or "\\" in part or "\0" in part for part in parts):
+        if any(not part or part.startswith(".") or "\\" in part or "\0" in part for part in parts):
             raise refusal
-        path = self.root.joinpath(*parts)
         try:
-            real = path.resolve(strict=True)
+            real = self.root.joinpath(*parts).resolve(strict=True)
         except (OSError, RuntimeError, ValueError):
             raise refusal from None
         # A link would lead out of the folder even though its name does not.
@@ -95,8 +94,7 @@ class Runs:
         sums = stored.get("files", {})
         if not isinstance(sums, dict):
             raise ValueError(f"{MANIFEST} has no list of files")
-        if not complete:
-            sums = {}  # which a run that is under way may be changing now
+        sums = sums if complete else {}  # a run that is under way may be changing them now
         missing = [name for name in sums if not (folder / name).is_file()]
         if missing:
             raise ValueError(f"{missing[0]} is missing")
@@ -108,7 +106,9 @@ class Runs:
         facts = stored.get("facts")
         seconds = facts.get("seconds") if isinstance(facts, dict) else None
         title = config.get("experiment") or (folder.name if folder == self.root else self._place(folder))
-        pictures = self._pictures(folder, entries)
+        # Each picture once, as SVG where there is one.
+        names = {Path(name).stem: name for suffix in (".png", ".svg") for name in _files(entries, (suffix,))}
+        pictures = [self._place(folder / name) for name in names.values()]
         if not (config or summary or compared or pictures):
             return None  # it holds reports, which are listed apart
         comparisons = compared.get("comparisons", [])
@@ -133,11 +133,6 @@ class Runs:
     def _damaged(self, folder: Path, time: float, why: str) -> dict[str, Any]:
         place = self._place(folder)
         return {"place": place, "name": place, "time": time, "when": _when(time), "damaged": why}
-
-    def _pictures(self, folder: Path, entries: Entries) -> list[str]:
-        """Each picture once, as SVG where there is one."""
-        names = {Path(name).stem: name for suffix in reversed(PICTURES) for name in _files(entries, (suffix,))}
-        return [self._place(folder / name) for name in names.values()]
 
     def _place(self, path: Path) -> str:
         return text(path.relative_to(self.root).as_posix())
@@ -178,11 +173,8 @@ def _sparsity(folder: Path) -> float | None:
 
 @lru_cache(maxsize=1000)
 def _hoyer(folder: Path, _changed: int) -> float:
-    from mirrormax.auditing import attention_weights, sparsity
-    from mirrormax.nets import load_model
-
-    roles = attention_weights(load_model(folder).model).values()
-    return round(sparsity(*(matrix for role in roles for matrix in role)).hoyer, 4)
+    roles = auditing.attention_weights(nets.load_model(folder).model).values()
+    return round(auditing.sparsity(*(matrix for role in roles for matrix in role)).hoyer, 4)
 
 
 def _number(value: Any) -> float | None:

@@ -11,7 +11,7 @@ import tempfile
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -42,8 +42,12 @@ from mirrormax.problem import Problem
 
 STATIC = Path(__file__).parent / "static"
 LARGEST_REQUEST, LARGEST_UPLOAD = 100_000, 2_000_000
-QUESTIONS = ("geometry", "seeds", "snippet", "export", "problem", "attention", "kinds", "quality")
+QUESTIONS = ("geometry", "seeds", "snippet", "export", "problem", "attention")
 """What the pages post: methods of :class:`Explorer`."""
+FACTS = ("kinds", "quality")
+"""What they post about a model: properties of :class:`Opened`."""
+TOO_SLOW = (ClientDisconnect, asyncio.TimeoutError)
+BAD_INPUT = (ValueError, TypeError, OSError)
 
 
 def make_app(models: Path | None, runs: Path, token: str, backend: Backend | None = None) -> Starlette:
@@ -58,18 +62,14 @@ def make_app(models: Path | None, runs: Path, token: str, backend: Backend | Non
         routes=[
             Route("/", _front_page),
             *(Route(f"/api/{name}", getattr(explorer, name), methods=["POST"]) for name in QUESTIONS),
+            *(Route(f"/api/{name}", partial(explorer.fact, name), methods=["POST"]) for name in FACTS),
             Route("/api/models", explorer.models),
             Route("/api/runs", explorer.runs_listing),
             Route("/runs/{place:path}", explorer.run_file),
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
         middleware=[Middleware(Gate, token=token)],
-        exception_handlers={
-            HTTPException: _plain_refusal,
-            **dict.fromkeys((ValueError, TypeError, OSError), _bad_input),
-            **dict.fromkeys((ClientDisconnect, asyncio.TimeoutError), _too_slow),
-            Exception: _unexpected,
-        },
+        exception_handlers=dict.fromkeys((HTTPException, *TOO_SLOW, *BAD_INPUT, Exception), _refused),
     )
 
 
@@ -127,12 +127,10 @@ class Explorer:
         key, problem = await run_in_threadpool(self.problems.add, content, name)
         return JSONResponse({"file": key, "shape": dict(zip("nTd", problem.X.shape, strict=True))})
 
-    async def models(self, _: Request) -> Response:
+    def models(self, _: Request) -> Response:
         """Which checkpoints there are."""
-        entries = await run_in_threadpool(self.checkpoints.entries)
-        return JSONResponse(
-            [{name: getattr(entry, name) for name in ("name", "label", "about", "damaged")} for entry in entries]
-        )
+        shown = ("name", "label", "about", "damaged")
+        return JSONResponse([{name: getattr(entry, name) for name in shown} for entry in self.checkpoints.entries()])
 
     async def attention(self, request: Request) -> Response:
         """What one or two models see in a text, each asked about a token of its own."""
@@ -157,30 +155,19 @@ class Explorer:
                 if len(names) == 1:
                     raise ValueError(f"{reason(error)}.") from error
                 return {"name": str(name), "damaged": reason(error)}  # the other one is shown
-            return {
-                "name": name,
-                "damaged": None,
-                **read(opened, text, query, words_only, layer, head, pruned, ablated),
-            }
+            answer = read(opened, text, query, words_only, layer, head, pruned, ablated)
+            return {"name": name, "damaged": None, **answer}
 
-        def answer() -> list[dict[str, Any]]:
-            return [reading(*choices) for choices in zip(names, queries, without, strict=True)]
+        return await self._in_turn(request, lambda: [*map(reading, names, queries, without)])
 
-        return await self._in_turn(request, answer)
-
-    async def kinds(self, request: Request) -> Response:
-        """The kinds of a model's heads."""
+    async def fact(self, fact: str, request: Request) -> Response:
+        """What is known of a model whatever text it is given: one of ``FACTS``."""
         name = (await _read_json(request)).get("model")
-        return await self._in_turn(request, lambda: self.checkpoints.load(name).kinds)
+        return await self._in_turn(request, lambda: getattr(self.checkpoints.load(name), fact))
 
-    async def quality(self, request: Request) -> Response:
-        """How good a model is over the share of its weights that is pruned."""
-        name = (await _read_json(request)).get("model")
-        return await self._in_turn(request, lambda: self.checkpoints.load(name).quality)
-
-    async def runs_listing(self, _: Request) -> Response:
+    def runs_listing(self, _: Request) -> Response:
         """What is in the folder of results."""
-        return JSONResponse(await run_in_threadpool(self.runs.listing))
+        return JSONResponse(self.runs.listing())
 
     async def run_file(self, request: Request) -> Response:
         """One file of the results, which may show pictures and styles of its own and run nothing."""
@@ -235,20 +222,13 @@ async def _front_page(_: Request) -> Response:
     return Response(page, media_type="text/html")
 
 
-async def _plain_refusal(_: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return refusal(str(error.detail), error.status_code)
-
-
-async def _bad_input(_: Request, error: Exception) -> Response:
-    return refusal(str(error), 400)
-
-
-async def _too_slow(_: Request, error: Exception) -> Response:
-    return refusal(f"the request did not come to its end in {PATIENCE:g} seconds.", 408)
-
-
-async def _unexpected(request: Request, error: Exception) -> Response:
+async def _refused(request: Request, error: Exception) -> Response:
+    if isinstance(error, HTTPException):
+        return refusal(str(error.detail), error.status_code)
+    if isinstance(error, TOO_SLOW):  # before OSError, of which a timeout is one
+        return refusal(f"the request did not come to its end in {PATIENCE:g} seconds.", 408)
+    if isinstance(error, BAD_INPUT):
+        return refusal(str(error), 400)
     cause = f"{type(error).__name__}: {reason(error)}"
     sys.stderr.write(f"mirrormax explore: {request.method} {request.url.path} failed ({cause}).\n")
     return refusal(f"the explorer failed ({cause}); this is a mistake in it.", 500)
@@ -268,12 +248,10 @@ class Backend:
 
     def warm_up(self) -> None:
         """Start getting the kernel ready, if there can be one, and return at once."""
-        if find_spec("numba") is None:
-            threading.Thread(target=self.then, daemon=True).start()
-            return
-        code = f"from {__name__} import run_kernel, step_back; step_back(); run_kernel()"
-        self._compiler = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
-        threading.Thread(target=self._load, args=(self._compiler,), daemon=True).start()
+        if find_spec("numba") is not None:
+            code = f"from {__name__} import run_kernel, step_back; step_back(); run_kernel()"
+            self._compiler = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
+        threading.Thread(target=self._load, daemon=True).start()
 
     def close(self) -> None:
         """Leave nothing running."""
@@ -281,8 +259,8 @@ class Backend:
             self._compiler.kill()
             self._compiler.wait()
 
-    def _load(self, compiler: subprocess.Popen[bytes]) -> None:
-        if compiler.wait() == 0:
+    def _load(self) -> None:
+        if self._compiler is not None and self._compiler.wait() == 0:
             run_kernel()
             self.name = "numba"
         self.then()
@@ -296,5 +274,4 @@ def step_back() -> None:
 
 def run_kernel() -> None:
     """A tiny run, for the sake of what it compiles or loads."""
-    problem = example1()
-    simulate(problem.X, problem.y, problem.z, problem.v, p=1.5, steps=2, options=SimulationOptions(backend="numba"))
+    simulate(example1(), p=1.5, steps=2, options=SimulationOptions(backend="numba"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -81,7 +82,9 @@ def snippet(problem: Problem, question: Question) -> str:
     start = {"zero": f"np.zeros(({d}, {d}))", "random": f"np.random.default_rng(0).standard_normal(({d}, {d}))"}
     options = f"lr={question.lr!r}, steps={question.steps}, W0=W0"
     options += "" if problem.v.any() else ", train_readout=True"
-    alpha = {"trained": "run.alpha  # the tokens that training selected", "optimal": _best(problem)}
+    head = "problem.v" if problem.v.any() else "run.v[-1]"
+    best = f"mm.optimal_tokens(X=problem.X, y=problem.y, v={head}, mask=problem.mask).alpha"
+    alpha = {"trained": "run.alpha  # the tokens that training selected", "optimal": best}
     chosen = alpha[question.alpha] if isinstance(question.alpha, str) else f"np.array({list(question.alpha)})"
     lines = [
         f"# What the explorer of mirrormax {mirrormax.__version__} showed.",
@@ -116,13 +119,8 @@ def _ways(question: Question) -> list[str]:
         rule, norm = RULES[question.rule]
         written = repr(rule) if isinstance(rule, str) else f"mm.dynamics.{rule!r}"
         exponents, ways = question.others, [f"{question.rule!r}: ({{'rule': {written}}}, {{'norm': {norm!r}}})"]
-    beta = f"mm.geometry.Hypentropy({question.beta!r})"
+    beta, of_p = f"mm.geometry.Hypentropy({question.beta!r})", replace(question, rule="mirror")
     for p in exponents:
         mirror = {"Lp": f"{p!r}", "SquaredLp": f"mm.geometry.SquaredLp({p!r})", "Hypentropy": beta}[question.potential]
-        ways.append(f"{p!r}: ({{'p': {mirror}}}, {{'p': {question.of_p().norm(p)!r}}})")
+        ways.append(f"{p!r}: ({{'p': {mirror}}}, {{'p': {of_p.norm(p)!r}}})")
     return ways
-
-
-def _best(problem: Problem) -> str:
-    head = "problem.v" if problem.v.any() else "run.v[-1]"
-    return f"mm.optimal_tokens(X=problem.X, y=problem.y, v={head}, mask=problem.mask).alpha"

@@ -1,7 +1,8 @@
-"""The command line, a module per command with ``add_arguments(parser)`` and ``run(args)``.
+"""The command line, a module per command with ``add_arguments(parser)`` and ``run(args)``, which gives the exit code.
 
-The first word names the command, and only the module of that command is imported. Exit codes: 0 done, 2 bad input
-(one sentence on stderr), 3 no solution, 130 interrupted, 143 terminated.
+The first word names the command, and only the module of that command is imported. Bad input raises ValueError or
+OSError with one sentence before anything is written, measured or served. Exit codes: 0 done, 2 bad input (that
+sentence on stderr), 3 no solution, 130 interrupted, 143 terminated.
 """
 
 from __future__ import annotations
@@ -40,10 +41,6 @@ COMMANDS = {
 
 LASTING = ("reproduce", "train", "tune")
 """Commands that keep what is finished when they are interrupted, and go on from there."""
-ENDED = {
-    True: "what was finished is kept, and the same command goes on from there",
-    False: "give the same command again to start anew",
-}
 SILENCE = 0.7
 """Seconds after which a terminal is told that a command is at work."""
 
@@ -96,7 +93,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     command, args = arguments[0] if arguments else "", None
-    goes_on = ENDED[command in LASTING]
     wanted = command in COMMANDS and not {"--quiet", "--help", "-h"} & {*arguments}
     try:
         with sign_of_life(command, wanted), terminable(), extra(EXTRAS.get(command)):
@@ -112,7 +108,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt as stop:
         how, code = ("terminated", 143) if isinstance(stop, Terminated) else ("interrupted", 130)
-        sys.stderr.write(f"mirrormax: {how}; {goes_on}.\n")
+        remedy = "give the same command again to start anew"
+        if command in LASTING:
+            remedy = "what was finished is kept, and the same command goes on from there"
+        sys.stderr.write(f"mirrormax: {how}; {remedy}.\n")
     return code
 
 

@@ -153,7 +153,7 @@ def audit_loaded(
 ) -> auditing.Audit:
     """Audit one loaded model, and note what was done to the data."""
     loaded = batches.loaded
-    with progress(args.command, args.quiet) as meter:
+    with progress(args.command, args.quiet) as show:
         result = auditing.audit(
             loaded.model,
             batches,
@@ -161,7 +161,7 @@ def audit_loaded(
             vocabulary=loaded.vocabulary,
             held_out=held_out,
             client=client,
-            progress=lambda stage, done, total: meter.show(stage, done, total or len(batches)),
+            progress=lambda stage, done, total: show(stage, done, total or len(batches)),
         )
     extra = {"folder": loaded.folder, **data_choices(args), "command": command_line()}
     notes = [data.note, *data.caveats, *batches.warnings, *batches.shortened, *result.notes]

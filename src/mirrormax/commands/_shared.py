@@ -8,7 +8,7 @@ import sys
 import time
 import zipfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import fields
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,6 +19,8 @@ from mirrormax._files import refuse_irregular, refuse_unwritable
 if TYPE_CHECKING:
     from rich.table import Table
 
+Show = Callable[[str, float, float | None], None]
+"""Says how far the work is: ``done`` of ``total`` of a stage; a new name begins a new stage."""
 LINE_EVERY = 10.0
 """Seconds between lines of progress in a log file; what is done sooner leaves none."""
 
@@ -113,64 +115,42 @@ def check_out_file(out: Path, command: str, arrays: Collection[str], inputs: Ite
             raise ValueError(f"--out {out} is the input file {given} itself; give another name.")
     refuse_irregular(out)
     refuse_unwritable(out)
-    if out.exists() and not set(arrays) <= _array_names(out):
-        raise ValueError(
-            f"--out {out} exists and is no output of 'mirrormax {command}'; move it away, or give another name."
-        )
+    if out.exists():
+        names: list[str] = []  # of what is no archive; of one, nothing is unpacked
+        with suppress(OSError, ValueError, NotImplementedError, zipfile.BadZipFile), zipfile.ZipFile(out) as archive:
+            names = archive.namelist()
+        if not {f"{name}.npy" for name in arrays} <= {*names}:
+            raise ValueError(
+                f"--out {out} exists and is no output of 'mirrormax {command}'; move it away, or give another name."
+            )
 
 
-def _array_names(path: Path) -> set[str]:
-    """The names of the arrays of an ``.npz``, of which nothing is unpacked; none if it is not one."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return {name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")}
-    except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile):
-        return set()
-
-
-class Meter:
-    """Says how far the work is; see :func:`progress`. This one says nothing."""
-
-    def show(self, stage: str, done: float, total: float | None) -> None:
-        """``done`` of ``total`` of a stage; a new name begins a new stage."""
-
-
-class Lines(Meter):
+def _in_lines(command: str) -> Show:
     """Plain lines for a log file, one every ten seconds at most, and one for every stage of long work."""
+    began = last = time.monotonic()
+    current = ""
 
-    def __init__(self, command: str) -> None:
-        self._command, self._stage = command, ""
-        self._began = self._last = time.monotonic()
-
-    def show(self, stage: str, done: float, total: float | None) -> None:
+    def show(stage: str, done: float, total: float | None) -> None:
+        nonlocal last, current
         now = time.monotonic()
-        is_new = stage != self._stage and now - self._began > LINE_EVERY
-        self._stage = stage
-        if is_new or now - self._last >= LINE_EVERY:
-            self._last = now
+        is_new = stage != current and now - began > LINE_EVERY
+        current = stage
+        if is_new or now - last >= LINE_EVERY:
+            last = now
             share = f"{done / total:.0%}" if total else f"{done:g}"
-            sys.stderr.write(f"mirrormax {self._command}: {stage} {share}, after {now - self._began:.0f} s\n")
+            sys.stderr.write(f"mirrormax {command}: {stage} {share}, after {now - began:.0f} s\n")
             sys.stderr.flush()
 
-
-class Bar(Meter):
-    """A bar that disappears in the end."""
-
-    def __init__(self, bars: Any) -> None:
-        self._bars, self._task = bars, bars.add_task("beginning", total=None)
-
-    def show(self, stage: str, done: float, total: float | None) -> None:
-        is_new = self._bars.tasks[0].description != stage
-        self._bars.update(self._task, description=stage, completed=done, total=total, refresh=is_new)
+    return show
 
 
 @contextmanager
-def progress(command: str, quiet: bool, bar: bool = True) -> Iterator[Meter]:
+def progress(command: str, quiet: bool, bar: bool = True) -> Iterator[Show]:
     """A ``bar`` on stderr if that is a terminal, with rich; else lines, every ten seconds; nothing if ``quiet``."""
     if quiet:
-        yield Meter()
+        yield lambda stage, done, total: None
     elif not bar or not sys.stderr.isatty() or find_spec("rich") is None:
-        yield Lines(command)
+        yield _in_lines(command)
     else:
         from rich import progress as rich_progress
         from rich.console import Console
@@ -183,7 +163,13 @@ def progress(command: str, quiet: bool, bar: bool = True) -> Iterator[Meter]:
             rich_progress.TimeRemainingColumn(),
         )
         with rich_progress.Progress(*columns, console=Console(stderr=True), transient=True, expand=True) as bars:
-            yield Bar(bars)
+            task = bars.add_task("beginning", total=None)
+
+            def show(stage: str, done: float, total: float | None) -> None:
+                is_new = bars.tasks[0].description != stage
+                bars.update(task, description=stage, completed=done, total=total, refresh=is_new)
+
+            yield show
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:

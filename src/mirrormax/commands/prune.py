@@ -19,16 +19,10 @@ TABLES = (".csv", ".parquet")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of ``mirrormax prune``."""
     add_model_arguments(parser, {"model": "MODEL"}, "pruned")
     parser.set_defaults(text_column=None)  # as the model was trained, or else text
     parser.add_argument("--share", type=float, required=True, help="of the weights to prune, in [0, 1)")
-    parser.add_argument(
-        "--shares",
-        type=numbers,
-        metavar="S,S,…",
-        help="to draw quality over (default: 0 … 0.95)",
-    )
+    parser.add_argument("--shares", type=numbers, metavar="S,S,…", help="to draw quality over (default: 0 … 0.95)")
     parser.add_argument(
         "--by",
         choices=("magnitude", "wanda", "sparsegpt", "taylor", "margin"),
@@ -39,11 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("global", "matrix", "row"),
         help="what is compared: all weights, those of a matrix, those of a row (default: what is usual for the score)",
     )
-    parser.add_argument(
-        "--structured",
-        metavar="row|head|N:M",
-        help="prune rows, heads, or all but N of every M",
-    )
+    parser.add_argument("--structured", metavar="row|head|N:M", help="prune rows, heads, or all but N of every M")
     parser.add_argument(
         "--params",
         choices=("matrices", "attention"),
@@ -61,7 +51,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command; bad input raises ValueError or OSError with one sentence before anything is written."""
     args.shares = auditing.SHARES if args.shares is None else args.shares
     for name, share in [("--share", args.share), *(("--shares", share) for share in args.shares)]:
         number(name, share, at_least=0, below=1)
@@ -94,9 +83,9 @@ def run(args: argparse.Namespace) -> int:
     tell_rows(args, rows, batches.warnings)
     if not kept.current:
         options = {"by": args.by, "scope": args.scope, "structured": args.structured, "params": args.params}
-        with progress("prune", args.quiet) as meter:
+        with progress("prune", args.quiet) as show:
             measurement = auditing.measure_pruning(
-                loaded, measured, args.share, args.shares, meter.show, calibration, **options
+                loaded, measured, args.share, args.shares, show, calibration, **options
             )
         with kept.writing() as folder:
             report.write_pruned(folder, measurement, loaded, shown_name(args.model))
@@ -124,12 +113,10 @@ def _tell(args: argparse.Namespace) -> None:
     columns = {f"{result['measure']}, by {result['by']}": result["quality"]}
     if result["by_magnitude"]:
         columns["by magnitude"] = result["by_magnitude"]
-    shares = [f"{point['share']:.0%}" for point in result["quality"]]
-    cells = zip(shares, *(map(_shown, points) for points in columns.values()), strict=True)
-    console.print(table("", ("pruned", *columns), list(cells)))
+    rows = [
+        (f"{points[0]['share']:.0%}", *(f"{at['quality']:.4f} ({at['low']:.4f} to {at['high']:.4f})" for at in points))
+        for points in zip(*columns.values(), strict=True)
+    ]
+    console.print(table("", ("pruned", *columns), rows))
     for sentence in result["sentences"]:
         console.print(f"• {sentence}", highlight=False, markup=False)
-
-
-def _shown(point: dict[str, float]) -> str:
-    return f"{point['quality']:.4f} ({point['low']:.4f} to {point['high']:.4f})"

@@ -5,46 +5,44 @@ from __future__ import annotations
 import argparse
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
 from mirrormax import data, experiments, report
-from mirrormax.commands._shared import Meter, progress, table
+from mirrormax.commands._shared import Show, progress, table
 
 GROUPS = ("paper", "beyond", "all")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of ``mirrormax reproduce``."""
     known = ", ".join(experiments.experiment_names())
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "names",
         nargs="*",
         metavar="NAME",
         help=f"paper (default: its figures, table and theorems), beyond (our own studies), all, or some of {known}",
     )
-    parser.add_argument(
+    add(
         "--profile",
         choices=("quick", "small", "paper"),
         default="quick",
         help="minutes; hours, for the trained models; or as long as the paper's",
     )
-    parser.add_argument("--out", type=Path, default=Path("results"), help="folder for results")
-    parser.add_argument("--data-dir", type=Path, help="folder with data files (default: $MIRRORMAX_DATA)")
-    parser.add_argument("--force", action="store_true", help="run again what is finished")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one per core)")
-    parser.add_argument(
-        "--backend", choices=("loky", "dask"), default="loky", help="local processes, or a dask cluster"
-    )
-    parser.add_argument("--scheduler", metavar="ADDRESS", help="of the dask cluster, tcp://host:port")
-    parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    add("--out", type=Path, default=Path("results"), help="folder for results")
+    add("--data-dir", type=Path, help="folder with data files (default: $MIRRORMAX_DATA)")
+    add("--force", action="store_true", help="run again what is finished")
+    add("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one per core)")
+    add("--backend", choices=("loky", "dask"), default="loky", help="local processes, or a dask cluster")
+    add("--scheduler", metavar="ADDRESS", help="of the dask cluster, tcp://host:port")
+    add("--quiet", action="store_true", help="print nothing but errors")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the named experiments; bad input raises ValueError with one sentence before anything is written."""
     names = _selected(args.names or ["paper"])
     data_dir = data.resolve_data_dir(args.data_dir)
     console = Console(quiet=args.quiet)
@@ -52,13 +50,16 @@ def run(args: argparse.Namespace) -> int:
     runs = (args.out / "runs").absolute()
     with experiments.open_work(args.jobs, args.backend, args.scheduler, data_dir, runs, args.force) as work:
         reproduction = Reproduction(args, names, data_dir)
-        with reproduction.kept.open(), progress("reproduce", args.quiet) as meter:
+        with reproduction.kept.open(), progress("reproduce", args.quiet) as show:
             console.print(f"{page} fills up as experiments finish", soft_wrap=True)
-            results = reproduction.run_all(work, meter)
+            results = reproduction.run_all(work, show)
     if claims := report.claims_table(results, args.profile):
         console.print(table("Claims of the paper", ("in", "claim", "measured", "verdict"), claims))
     for result in [result for result in results if not result.claims]:
-        console.print(table(result.name, ("quantity", "compared with", "ours", "verdict"), _told(result)))
+        # What is compared with something, or all if nothing is; the report has all.
+        compared = [row for row in result.measurements if row.verdict != experiments.NOT_PUBLISHED]
+        rows = [(row.name, row.compared, row.ours, row.verdict) for row in compared or result.measurements]
+        console.print(table(result.name, ("quantity", "compared with", "ours", "verdict"), rows))
     console.print(f"Every number, with the figures: {page}", soft_wrap=True)
     return 0
 
@@ -69,12 +70,12 @@ def _selected(names: Sequence[str]) -> list[str]:
     for name in names:
         if name not in (*known, *GROUPS):
             raise ValueError(f"{name!r} is not one of {', '.join((*GROUPS, *known))}; choose from these.")
-
-    def is_selected(name: str) -> bool:
+    selected = []
+    for name in experiments.in_order(known):
         group = "beyond" if experiments.load_experiment(name).ABOUT.place >= experiments.BEYOND else "paper"
-        return bool({name, group, "all"} & {*names})
-
-    return [name for name in experiments.in_order(known) if is_selected(name)]
+        if {name, group, "all"} & {*names}:
+            selected.append(name)
+    return selected
 
 
 class Reproduction:
@@ -89,28 +90,25 @@ class Reproduction:
         self.kept = experiments.Results(args.out, data_dir)
         self._results: dict[str, experiments.Result] = {}
         self._seconds = {name: experiments.load_experiment(name).ABOUT.seconds for name in names}
-        self._done = 0.0
+        self._shares = dict.fromkeys(names, 0.0)
         self._lock = threading.RLock()
 
-    def run_all(self, work: experiments.Work, meter: Meter) -> list[experiments.Result]:
+    def run_all(self, work: experiments.Work, show: Show) -> list[experiments.Result]:
         """Every experiment, the shortest first so that there is a report at once, then the longest first."""
-        with self._lock:  # what earlier commands finished
-            others = {name: self.kept.load(name, self.configs[name]) for name in self.configs if name not in self.names}
-            self._results = {name: result for name, result in others.items() if result is not None}
+        earlier = {name: self.kept.load(name, self.configs[name]) for name in self.configs if name not in self.names}
+        self._results = {name: result for name, result in earlier.items() if result is not None}
         chains = self._chains()
         if not work.side_by_side:
             for chain in chains:
-                self._run_chain(chain, work, meter)
+                self._run_chain(chain, work, show)
         else:
             with ThreadPoolExecutor(max(work.jobs, 2)) as threads:
-                futures = [threads.submit(self._run_chain, chain, work, meter) for chain in chains]
+                futures = [threads.submit(self._run_chain, chain, work, show) for chain in chains]
                 try:
-                    ended = wait(futures, return_when=FIRST_EXCEPTION).done
-                    for future in ended:
+                    for future in wait(futures, return_when=FIRST_EXCEPTION).done:
                         future.result()
                 except BaseException:
-                    for future in futures:
-                        future.cancel()
+                    threads.shutdown(wait=False, cancel_futures=True)
                     if work.pool is not None:  # whose tasks the other threads wait for
                         work.pool.shutdown(wait=False, kill_workers=True)
                     raise
@@ -125,9 +123,9 @@ class Reproduction:
         shortest, *others = sorted(chains.values(), key=lambda chain: sum(self._seconds[name] for name in chain))
         return [shortest, *reversed(others)]
 
-    def _run_chain(self, chain: Sequence[str], work: experiments.Work, meter: Meter) -> None:
+    def _run_chain(self, chain: Sequence[str], work: experiments.Work, show: Show) -> None:
         for name in chain:
-            advance = self._ticker(meter, name)
+            advance = partial(self._advance, show, name)
             result = self.kept.run(name, self.configs[name], work.told_by(advance), self.args.force)
             advance(1.0)
             with self._lock:
@@ -137,21 +135,9 @@ class Reproduction:
                 page = report.reproduction_page(ready, self.args.profile, self.args.data_dir, missing=len(missing))
                 self.kept.write_report(page)
 
-    def _ticker(self, meter: Meter, name: str) -> Callable[[float], None]:
-        """Shows how far all experiments are, told by shares of this one."""
-        own, total = 0.0, sum(self._seconds.values())
-
-        def advance(share: float) -> None:
-            nonlocal own
-            with self._lock:
-                step = min(1.0 - own, share) * self._seconds[name]
-                own, self._done = min(1.0, own + share), self._done + step
-                meter.show(name, self._done, total)
-
-        return advance
-
-
-def _told(result: experiments.Result) -> list[tuple[str, str, str, str]]:
-    """The rows of an experiment that are compared with something, all if none is; the report has all."""
-    compared = [row for row in result.measurements if row.verdict != experiments.NOT_PUBLISHED]
-    return [(row.name, row.compared, row.ours, row.verdict) for row in compared or result.measurements]
+    def _advance(self, show: Show, name: str, share: float) -> None:
+        """A further share of one experiment is done: show how far all are."""
+        with self._lock:
+            self._shares[name] = min(1.0, self._shares[name] + share)
+            done = sum(self._shares[each] * seconds for each, seconds in self._seconds.items())
+            show(name, done, sum(self._seconds.values()))

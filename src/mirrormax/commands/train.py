@@ -8,18 +8,17 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+from mirrormax import training
 from mirrormax._files import load_object
 from mirrormax.commands._shared import add_flags, counted
-from mirrormax.training import MIRROR_P, PROFILES, TARGET_LR, TrainConfig, with_choices, with_published_step
 
 CHOICES = "choices that the result depends on"
 MODELS = {"sentiment": "a text classifier", "vision": "an image classifier", "lm": "a language model"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of ``mirrormax train``; those of a task follow its name."""
     tasks = parser.add_subparsers(dest="task", required=True, metavar="TASK", parser_class=type(parser))
-    for task, profiles in PROFILES.items():
+    for task, profiles in training.PROFILES.items():
         about = MODELS[task]
         usage = f"mirrormax train {task} [--out FOLDER] [--profile PROFILE] [CHOICES]"
         command = tasks.add_parser(task, help=about, description=f"Train {about}.", usage=usage, allow_abbrev=False)
@@ -34,8 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_shared(parser: argparse.ArgumentParser, task: str, out: str, place: str) -> None:
     """What ``train`` and ``tune`` have in common; ``out`` is written to ``place/TASK-KEY`` by default."""
     parser.add_argument("--out", type=Path, metavar="FOLDER", help=f"{out} (default: {place}/{task}-KEY)")
-    about = "minutes a run on two cores" + (", or the paper's" if "paper" in PROFILES[task] else "")
-    parser.add_argument("--profile", choices=tuple(PROFILES[task]), default="small", help=f"{about}")
+    about = "minutes a run on two cores" + (", or the paper's" if "paper" in training.PROFILES[task] else "")
+    parser.add_argument("--profile", choices=tuple(training.PROFILES[task]), default="small", help=f"{about}")
     about = "choices from a file; flags outrank it"
     parser.add_argument("--config", type=Path, metavar="FILE.json", help=about)
     parser.add_argument("--data-dir", type=Path, help="folder with data files (default: $MIRRORMAX_DATA)")
@@ -44,18 +43,18 @@ def add_shared(parser: argparse.ArgumentParser, task: str, out: str, place: str)
     parser.add_argument("--accelerator", default="auto", help="Lightning's: cpu, gpu, mps …")
 
 
-def configuration(args: argparse.Namespace, **first: Any) -> TrainConfig:
+def configuration(args: argparse.Namespace, **first: Any) -> training.TrainConfig:
     """The profile's choices, with those of ``first`` in their place, then the file's, then the flags'."""
-    config, choices = with_choices(PROFILES[args.task][args.profile], first), {}
+    config, choices = training.with_choices(training.PROFILES[args.task][args.profile], first), {}
     if args.config is not None:
         choices = _read_choices(args.config, args.task)
         try:
-            config = with_choices(config, choices)
+            config = training.with_choices(config, choices)
         except TypeError as error:  # the wrong type is the caller's error in Python, but the file's here
             raise ValueError(f"--config {args.config}: {error}") from error
     names = {field.name for field in fields(config)}
     given = {name: value for name, value in vars(args).items() if name in names}
-    config = with_choices(config, given)
+    config = training.with_choices(config, given)
     config.refuse_ignored(given)
     if "warmup" in given and config.warmup_epochs >= config.epochs:
         raise ValueError(
@@ -63,11 +62,11 @@ def configuration(args: argparse.Namespace, **first: Any) -> TrainConfig:
             "fewer, or more --epochs."
         )
     if config.optimizer == "mirror" and "p" not in (*choices, *given, *config.ignored()):
-        config = replace(config, p=MIRROR_P)
+        config = replace(config, p=training.MIRROR_P)
     if config.sparsity and "lr" not in (*choices, *given) and config.lr is None:
-        config = replace(config, lr=TARGET_LR[config.moments])
-    if args.profile == "paper" and "lr" not in given and config.lr == PROFILES[args.task]["paper"].lr:
-        config = with_published_step(config)
+        config = replace(config, lr=training.TARGET_LR[config.moments])
+    if args.profile == "paper" and "lr" not in given and config.lr == training.PROFILES[args.task]["paper"].lr:
+        config = training.with_published_step(config)
     return config
 
 
@@ -79,25 +78,20 @@ def _read_choices(path: Path, task: str) -> dict[str, Any]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train; bad input raises ValueError or OSError with one sentence before anything is written."""
     config = configuration(args)
     for name in ("devices", "num_nodes"):
         if getattr(args, name) < 1:
             raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(args, name)}.")
-    from mirrormax.training import Machine, run_key, train, writes_files
-
-    folder = args.out or Path("runs") / f"{args.task}-{run_key(config, args.data_dir)}"
+    folder = args.out or Path("runs") / f"{args.task}-{training.run_key(config, args.data_dir)}"
     places = {name: getattr(args, name) for name in ("accelerator", "devices", "num_nodes", "strategy")}
-    machine = Machine(**places, tensorboard=args.logger is not None, quiet=args.quiet)
-    train(config, folder, args.data_dir, machine=machine, force=args.force)
-    if not args.quiet and writes_files():
+    machine = training.Machine(**places, tensorboard=args.logger is not None, quiet=args.quiet)
+    training.train(config, folder, args.data_dir, machine=machine, force=args.force)
+    if not args.quiet and training.writes_files():
         _tell(folder)
     return 0
 
 
 def _tell(folder: Path) -> None:
-    from mirrormax.training import majority_sentence
-
     ended = json.loads((folder / "summary.json").read_text("utf-8"))
     epoch = f"epoch {ended['chosen_epoch']} of {ended['epochs']}"
     if "test_bits_per_byte" in ended:
@@ -118,7 +112,7 @@ def _tell(folder: Path) -> None:
     if ended["diverged"]:
         print("The training diverged: its loss is no longer a number; try a smaller --lr.")
     elif ended["no_better_than_majority"]:
-        print(majority_sentence(ended))
+        print(training.majority_sentence(ended))
     print(folder / "model")
 
 

@@ -5,24 +5,21 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from mirrormax import experiments, training, tuning
 from mirrormax._identity import key
 from mirrormax._results import ResultFolder
-from mirrormax.commands._shared import Meter, add_flags, counted, progress
+from mirrormax.commands._shared import add_flags, counted, progress
 from mirrormax.commands.train import CHOICES, MODELS, add_shared, configuration
-from mirrormax.training import ALIASES, OPTIMIZERS, PROFILES
-from mirrormax.tuning import CHOSEN
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of ``mirrormax tune``; those of a task follow its name."""
     tasks = parser.add_subparsers(dest="task", required=True, metavar="TASK", parser_class=type(parser))
-    for task, profiles in PROFILES.items():
+    for task, profiles in training.PROFILES.items():
         about = MODELS[task]
         command = tasks.add_parser(task, help=about, description=f"Tune {about}.", allow_abbrev=False)
         add_shared(command, task, "folder of the study", "tuning")
@@ -30,54 +27,47 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         command.add_argument(
             "--optimizers",
             nargs="+",
-            choices=(*OPTIMIZERS, *ALIASES),
+            choices=(*training.OPTIMIZERS, *training.ALIASES),
             default=["mirror"],
             metavar="NAME",
-            help=f"to choose from {', '.join(OPTIMIZERS)}; paper is md",
+            help=f"to choose from {', '.join(training.OPTIMIZERS)}; paper is md",
         )
         jobs = os.cpu_count() or 1
         command.add_argument("--jobs", type=int, default=jobs, help="processes to use (default: one per core)")
-        add_flags(command.add_argument_group(CHOICES), profiles["small"], without=CHOSEN)
+        add_flags(command.add_argument_group(CHOICES), profiles["small"], without=tuning.CHOSEN)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Tune; bad input raises ValueError, TypeError or OSError with one sentence before anything is written."""
-    from mirrormax.experiments import open_work
-    from mirrormax.training import Machine, make_trainer, prepare
-    from mirrormax.tuning import KIND, Plan, forget_runs, run_study, write_results
-
-    optimizers = tuple(name for name in OPTIMIZERS if name in [ALIASES.get(given, given) for given in args.optimizers])
+    given = {training.ALIASES.get(name, name) for name in args.optimizers}
+    optimizers = tuple(name for name in training.OPTIMIZERS if name in given)
     # Choices that one of these has not are refused: here for the first, by the plan for all.
     base = replace(configuration(args, optimizer=optimizers[0], lr=None), optimizer=optimizers[0], p=1.1, lr=None)
-    plan = Plan(base, optimizers, args.trials, args.accelerator)
+    plan = tuning.Plan(base, optimizers, args.trials, args.accelerator)
     identity = plan.identity(args.data_dir)
     place = args.out or Path("tuning") / f"{args.task}-{key(identity)}"
-    folder = ResultFolder(place, KIND)
-    make_trainer(base, folder, Machine(accelerator=args.accelerator), [])  # refuses what Lightning has not
-    model = prepare(base, args.data_dir).model
-    with open_work(args.jobs, data_dir=args.data_dir) as work, folder.open(identity, force=args.force):
+    folder = ResultFolder(place, tuning.KIND)
+    machine = training.Machine(accelerator=args.accelerator)
+    training.make_trainer(base, folder, machine, [])  # refuses what Lightning has not
+    model = training.prepare(base, args.data_dir).model
+    with experiments.open_work(args.jobs, data_dir=args.data_dir) as work, folder.open(identity, force=args.force):
         if args.force:
-            forget_runs(place)
-        with progress("tune", args.quiet) as meter:
-            meter.show("trials", 0.0, 1.0)
-            work.advance = _ticker(meter)
+            tuning.forget_runs(place)
+        with progress("tune", args.quiet) as show:
+            done = 0.0
+
+            def advance(share: float) -> None:
+                nonlocal done
+                done += share
+                show("trials", done, 1.0)
+
+            advance(0.0)
+            work.advance = advance
             tell = None if args.quiet else partial(_tell_trial, plan.trials, base.chosen_by)
-            trials = run_study(plan, folder, work, model, tell)
-        best = write_results(plan, folder, trials, args.data_dir)
+            trials = tuning.run_study(plan, folder, work, model, tell)
+        best = tuning.write_results(plan, folder, trials, args.data_dir)
     if not args.quiet:
         _tell(best, place, base.chosen_by)
     return 0
-
-
-def _ticker(meter: Meter) -> Callable[[float], None]:
-    done = 0.0
-
-    def advance(share: float) -> None:
-        nonlocal done
-        done += share
-        meter.show("trials", done, 1.0)
-
-    return advance
 
 
 # What the most frequent answer is an answer of, and what whoever gives it has learnt.

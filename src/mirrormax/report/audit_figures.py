@@ -50,15 +50,13 @@ def kinds(audit: Audit) -> Figure:
     shades = [*(COLOURS[k % len(COLOURS)] for k in range(len(names))), "#dddddd"]
     if len(names) > len(COLOURS):
         shades[len(COLOURS)] = "#444444"
-    fig, axes = row_of_axes(1, width=min(WIDTH, 3.5 + 0.45 * width), height=min(max(2.4, 1.2 + 0.22 * layers), 8))
-    ax = axes[0]
+    fig, (ax,) = row_of_axes(1, width=min(WIDTH, 3.5 + 0.45 * width), height=min(max(2.4, 1.2 + 0.22 * layers), 8))
     _image(ax, values, cmap=ListedColormap(shades), vmin=-0.5, vmax=len(names) + 0.5)
     ax.set(xlabel="head", ylabel="layer")
-    labels = [f"{name}: {int((values == k).sum())}" for k, name in enumerate([*names, "none"])]
-    if audit.shuffled:
-        of_control = [control.kind or "none" for control in audit.shuffled]
-        shares = [f"{of_control.count(name)} of {len(of_control)}" for name in [*names, "none"]]
-        labels = [f"{label} (shuffled: {share})" for label, share in zip(labels, shares, strict=True)]
+    controls, labels = [control.kind or "none" for control in audit.shuffled], []
+    for k, name in enumerate([*names, "none"]):
+        beside = f" (shuffled: {controls.count(name)} of {len(controls)})" if controls else ""
+        labels.append(f"{name}: {int((values == k).sum())}{beside}")
     fig.legend([Patch(color=shade) for shade in shades], labels, loc="outside right upper", fontsize=9)
     return fig
 
@@ -83,20 +81,18 @@ def growth(audit: Audit) -> Figure:
 
 def removal(audit: Audit) -> Figure:
     """The rise of the loss over the heads removed, by order, with intervals over texts."""
-    fig, axes = row_of_axes(1, width=6, height=3.6)
+    fig, (ax,) = row_of_axes(1, width=6, height=3.6)
     titles = {"taylor": "least Taylor importance first", "sink": "most sink-like first", "random": "at random"}
     for k, (order, title) in enumerate(titles.items()):
-        mine = [point for point in audit.removal if point.order == order]
-        if not mine:
-            continue
-        x, means = [0, *(point.heads for point in mine)], [0.0, *(point.mean for point in mine)]
-        low, high = ([0.0, *(getattr(point, end) for point in mine)] for end in ("low", "high"))
-        axes[0].plot(x, means, color=COLOURS[k], linestyle=LINES[k], marker="o", label=title)
-        axes[0].fill_between(x, low, high, color=COLOURS[k], alpha=0.15, linewidth=0)
-    axes[0].axhline(0, color="#888888", linewidth=0.8)
-    axes[0].set(xlabel="heads removed", ylabel="rise of the loss, nats")
-    axes[0].set_xticks(sorted({0, *(point.heads for point in audit.removal)}))
-    axes[0].legend(fontsize=8)
+        mine = [(point.heads, point.mean, point.low, point.high) for point in audit.removal if point.order == order]
+        if mine:
+            x, means, low, high = np.array([(0, 0, 0, 0), *mine]).T
+            ax.plot(x, means, color=COLOURS[k], linestyle=LINES[k], marker="o", label=title)
+            ax.fill_between(x, low, high, color=COLOURS[k], alpha=0.15, linewidth=0)
+    ax.axhline(0, color="#888888", linewidth=0.8)
+    ax.set(xlabel="heads removed", ylabel="rise of the loss, nats")
+    ax.set_xticks(sorted({0, *(point.heads for point in audit.removal)}))
+    ax.legend(fontsize=8)
     return fig
 
 
@@ -108,9 +104,8 @@ def effects(audit: Audit) -> Figure:
     for ax, (kind, title) in zip(axes, titles.items(), strict=True):
         named = audit.config["heads"]
         every = [effect for effect in audit.effects if effect.kind == kind and effect.name not in named]
-        sinks = [effect for effect in every if of_head[effect.name].kind == SINK]
-        others = [effect for effect in every if of_head[effect.name].kind != SINK]
-        for k, (name, mine, marker) in enumerate((("others", others, "o"), (f"{SINK}s", sinks, "^"))):
+        for k, (name, are_sinks, marker) in enumerate((("others", False, "o"), (f"{SINK}s", True, "^"))):
+            mine = [effect for effect in every if (of_head[effect.name].kind == SINK) == are_sinks]
             if not mine:
                 continue
             x = [of_head[effect.name].ratio for effect in mine]
@@ -159,18 +154,16 @@ def side_by_side(first: Audit, second: Audit, names: Sequence[str]) -> Figure:
             ax.set_title(f"{title}\n{whose}", fontsize=9)
         row[0].set_ylabel("layer")
         if paired:
-            _difference(row[2], values[0] - values[1], 1.0 if unit else float(np.nanmax(every, initial=0.0)))
+            # Blue where the first is larger; none is in full colour below a tenth of what there is.
+            apart = values[0] - values[1]
+            size = 1.0 if unit else float(np.nanmax(every, initial=0.0))
+            most = max(np.abs(apart[np.isfinite(apart)]).max(initial=0.0), size / 10, 1e-12)
+            image = _image(row[2], apart, cmap=colour_map(AROUND_ZERO), vmin=-most, vmax=most)
+            fig.colorbar(image, ax=row[2], pad=0.02)
             row[2].set_title("first − second", fontsize=9)
     for ax in axes[-1]:
         ax.set_xlabel("head")
     return fig
-
-
-def _difference(ax: Axes, values: Array, size: float) -> None:
-    """Differences around 0, blue where the first is larger; none is in full colour below a tenth of ``size``."""
-    most = max(np.abs(values[np.isfinite(values)]).max(initial=0.0), size / 10, 1e-12)
-    image = _image(ax, values, cmap=colour_map(AROUND_ZERO), vmin=-most, vmax=most)
-    ax.figure.colorbar(image, ax=ax, pad=0.02)
 
 
 def _heat_map(ax: Axes, values: Array, logarithmic: bool, unit: bool, scale: Array | None = None) -> None:
@@ -210,11 +203,11 @@ def scan(audit: Audit) -> Figure:
     exponents = sorted({point.p for point in audit.scan})
     layers = sorted({point.layer for point in audit.scan})
     colours = matplotlib.colormaps["viridis"](np.linspace(0, 0.9, len(layers)))
-    relative = relative_to_controls(audit.scan, audit.controls)
+    relative = [ratio for ratio, _ in relative_to_controls(audit.scan, audit.controls)]
+    measures = [[point.ratio for point in audit.scan], [point.divergence for point in audit.scan], relative]
     for layer, colour in zip(layers, colours, strict=True):
         mine = [k for k, point in enumerate(audit.scan) if point.layer == layer]
-        ratios, divergences = ([getattr(point, name) for point in audit.scan] for name in ("ratio", "divergence"))
-        for ax, values in zip(axes, (ratios, divergences, [ratio for ratio, _ in relative]), strict=False):
+        for ax, values in zip(axes, measures, strict=False):
             medians = [np.median([values[k] for k in mine if audit.scan[k].p == p]) for p in exponents]
             ax.plot(exponents, medians, color=colour, marker="o", markersize=3, label=f"layer {layer}")
     for ax, name in zip(axes, ("ratio", "divergence") if audit.controls else (), strict=False):
@@ -228,17 +221,13 @@ def scan(audit: Audit) -> Figure:
     axes[2].set(yscale="log", title="ratio over the controls’" if audit.controls else "ratio")
     handles, labels = axes[0].get_legend_handles_labels()
     fig.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 9), fontsize=8)
-    _winners(axes[3], audit, exponents)
+    width, places = 0.38, np.arange(len(exponents))
+    for k, name in enumerate(("ratio", "divergence")):
+        counts = [sum(getattr(head, f"best_p_{name}") == p for head in audit.heads) for p in exponents]
+        axes[3].bar(places + (k - 0.5) * width, counts, width, color=COLOURS[k], label=f"by {name}")
+    axes[3].set_xticks(places, [f"{p:g}" for p in exponents])
+    axes[3].set(xlabel="p", title="heads that stand out most at p")
+    axes[3].legend(fontsize=8)
     for ax in axes:
         ax.title.set_fontsize(10)
     return fig
-
-
-def _winners(ax: Axes, audit: Audit, exponents: Sequence[float]) -> None:
-    width, places = 0.38, np.arange(len(exponents))
-    for k, (name, label) in enumerate((("best_p_ratio", "by ratio"), ("best_p_divergence", "by divergence"))):
-        counts = [sum(getattr(head, name) == p for head in audit.heads) for p in exponents]
-        ax.bar(places + (k - 0.5) * width, counts, width, color=COLOURS[k], label=label)
-    ax.set_xticks(places, [f"{p:g}" for p in exponents])
-    ax.set(xlabel="p", title="heads that stand out most at p")
-    ax.legend(fontsize=8)

@@ -13,18 +13,7 @@ import numpy.typing as npt
 from scipy.stats import mannwhitneyu, rankdata
 
 from mirrormax._statistics import Estimate, bootstrap_mean, rank_correlation
-from mirrormax.auditing import (
-    ENOUGH_SHUFFLED,
-    KINDS,
-    MAX_MARGIN,
-    MEAN,
-    OFF,
-    Audit,
-    Effect,
-    Head,
-    Removal,
-    ScanPoint,
-)
+from mirrormax.auditing import ENOUGH_SHUFFLED, KINDS, MAX_MARGIN, MEAN, OFF, Audit, Effect, Head, Removal, ScanPoint
 
 SINK = KINDS["on_first"]
 ALL_HEADS, NO_SINKS, SINKS = "all heads", "heads that are no first-token sinks", "first-token sinks"
@@ -127,12 +116,14 @@ def sentences(audit: Audit) -> list[str]:
     """What the heads do, for the page."""
     heads = audit.heads
     layers = _counted(1 + max(head.layer for head in heads), "layer")
+    names = ("mass", "decisive", "on_first", "on_last")
+    mass, decisive, first, last = (f"{fmean(getattr(head, name) for head in heads):.0%}" for name in names)
+    chance = {name: f" (chance {share:.0%})" for name, share in audit.chances.items()}
     lines = [
-        f"{_counted(len(heads), 'head')} in {layers}; on average {_mean(audit, 'mass'):.0%} of a row’s attention is on "
-        f"the selected token, and {_mean(audit, 'decisive'):.0%} of the rows have more than half of it there.",
-        f"The selected token is the first one in {_mean(audit, 'on_first'):.0%} of the rows"
-        f"{_chance(audit, 'on_first')} and the last one in {_mean(audit, 'on_last'):.0%}{_chance(audit, 'on_last')}, "
-        "over all heads.",
+        f"{_counted(len(heads), 'head')} in {layers}; on average {mass} of a row’s attention is on the selected token, "
+        f"and {decisive} of the rows have more than half of it there.",
+        f"The selected token is the first one in {first} of the rows{chance.get('on_first', '')} and the last one in "
+        f"{last}{chance.get('on_last', '')}, over all heads.",
     ]
     if audit.shuffled and all(head.learned is None for head in heads) and any(head.kind for head in heads):
         count = len(audit.shuffled)
@@ -149,14 +140,10 @@ def sentences(audit: Audit) -> list[str]:
     if scored:
         orders = [head.in_order for head in scored if head.in_order is not None]
         optimal = sum(bool(head.locally_optimal) for head in scored)
-        lines.append(
-            f"{optimal} of {len(scored)} heads select locally optimal tokens by the model’s own head"
-            + (
-                f"; in the median {median(orders):.0%} of a head’s support tokens score below the selected one."
-                if orders
-                else "."
-            )
-        )
+        sentence = f"{optimal} of {len(scored)} heads select locally optimal tokens by the model’s own head"
+        if orders:
+            sentence += f"; in the median {median(orders):.0%} of a head’s support tokens score below the selected one"
+        lines.append(f"{sentence}.")
     return lines
 
 
@@ -181,12 +168,13 @@ def theory(audit: Audit) -> list[str]:
         lines.append(f"{unsolved} of {len(heads)} problems stopped before the tolerance; see the table.")
     lines += _effects(audit)
     if audit.scan:
-        lines.append(f"Compared with the controls, heads stand out most {_winners(audit)}.")
+        most = []
+        for measure in ("ratio", "divergence"):
+            best = [getattr(head, f"best_p_{measure}") for head in heads]
+            counts = sorted(Counter(p for p in best if p is not None).items())
+            most.append(f"by {measure}: {', '.join(f'{count} at p = {p:g}' for p, count in counts)}")
+        lines.append(f"Compared with the controls, heads stand out most {'; '.join(most)}.")
     return lines
-
-
-def _chance(audit: Audit, name: str) -> str:
-    return f" (chance {audit.chances[name]:.0%})" if name in audit.chances else ""
 
 
 def _standing_out(heads: Sequence[Head], controls: Sequence[ScanPoint]) -> list[str]:
@@ -197,11 +185,9 @@ def _standing_out(heads: Sequence[Head], controls: Sequence[ScanPoint]) -> list[
     # The share of pairs in which ours is the larger, and how likely so large a share is by chance.
     test = mannwhitneyu(ours, theirs, alternative="greater")
     larger = float(test.statistic) / (len(ours) * len(theirs))
-    verdict = (
-        "as a whole the margins stand out"
-        if test.pvalue < RARE
-        else "whether the margins stand out cannot be told from this sample"
-    )
+    verdict = "whether the margins stand out cannot be told from this sample"
+    if test.pvalue < RARE:
+        verdict = "as a whole the margins stand out"
     wide = sum(ratio > max(theirs) for ratio in ours)
     near = sum(head.divergence < min(point.divergence for point in controls) for head in heads)
     return [
@@ -303,17 +289,3 @@ def _tells(group: Telling) -> str:
     more = "more" if signs[0] > 0 else "less"
     beyond = "also within a layer" if signs[1] == signs[0] else "though perhaps by depth alone"
     return f"heads with larger margins matter {more}, {beyond}"
-
-
-def _mean(audit: Audit, name: str) -> float:
-    return fmean(getattr(head, name) for head in audit.heads)
-
-
-def _winners(audit: Audit) -> str:
-    by_ratio = Counter(head.best_p_ratio for head in audit.heads if head.best_p_ratio is not None)
-    by_divergence = Counter(head.best_p_divergence for head in audit.heads if head.best_p_divergence is not None)
-
-    def listed(counts: Counter[float]) -> str:
-        return ", ".join(f"{count} at p = {p:g}" for p, count in sorted(counts.items()))
-
-    return f"by ratio: {listed(by_ratio)}; by divergence: {listed(by_divergence)}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 from mirrormax._drawing import house_style, save
 from mirrormax._results import ResultFolder
-from mirrormax.auditing import MAX_MARGIN, Audit, Example, Head, Robustness, columns
+from mirrormax.auditing import MAX_MARGIN, Audit, Example, columns
 from mirrormax.report import audit_figures, maps
 from mirrormax.report.audit_words import called, sentences, summary, theory
 from mirrormax.report.pages import render
@@ -57,7 +56,10 @@ def audit_page(audit: Audit, title: str, command: str, pictures: Pictures) -> st
     ]
     beside = {name: f"selections that {called(name)} would change, in brackets measured" for name in audit.schemes}
     beside |= {"selects most": "its most frequent tokens on the first texts"} if audit.favourites else {}
-    cells = {(row.name, row.scheme): _changing(row) for row in audit.robustness}
+    cells = {
+        (row.name, row.scheme): f"{row.predicted:.1%}" + ("" if row.measured is None else f" ({row.measured:.1%})")
+        for row in audit.robustness
+    }
     cells |= {
         (row.name, "selects most"): " ".join(token for token, _ in row.tokens[:NAMED]) for row in audit.favourites
     }
@@ -68,7 +70,8 @@ def audit_page(audit: Audit, title: str, command: str, pictures: Pictures) -> st
                 *(number(getattr(head, name)) for name, _, _ in used),
                 *(cells[head.name, heading] for heading in beside),
             ],
-            "problem": _verdicts(head),
+            "problem": (head.problem if head.status == "optimal" else f"{head.problem}: {head.status}")
+            + {None: "", True: ", locally optimal", False: ", not locally optimal"}[head.locally_optimal],
         }
         for head in audit.heads
     ]
@@ -85,7 +88,7 @@ def audit_page(audit: Audit, title: str, command: str, pictures: Pictures) -> st
         columns=[*used, *(("", heading, meaning) for heading, meaning in beside.items())],
         heads=heads,
         command=command,
-        config=plain_json({name: value for name, value in audit.config.items() if name != "sampled_rows"}),
+        config={name: value for name, value in audit.config.items() if name != "sampled_rows"},
     )
 
 
@@ -99,21 +102,6 @@ def _example(example: Example) -> dict[str, Any]:
     ]
     text = " ".join(example.tokens[:12]) + (" …" if len(example.tokens) > 12 else "")
     return {"sequence": example.sequence, "query": example.query, "text": text, "layers": layers}
-
-
-def _changing(row: Robustness) -> str:
-    return f"{row.predicted:.1%}" + ("" if row.measured is None else f" ({row.measured:.1%})")
-
-
-def _verdicts(head: Head) -> str:
-    verdict = head.problem if head.status == "optimal" else f"{head.problem}: {head.status}"
-    if head.locally_optimal is not None:
-        verdict += ", locally optimal" if head.locally_optimal else ", not locally optimal"
-    return verdict
-
-
-def plain_json(config: dict[str, Any]) -> str:
-    return json.dumps(config, indent=2, sort_keys=True, ensure_ascii=False)
 
 
 def number(value: float | bool | str | None) -> str:

@@ -9,7 +9,7 @@ from mirrormax._drawing import house_style, save
 from mirrormax._results import ResultFolder
 from mirrormax.auditing import MARGINS, METRICS, Side, columns
 from mirrormax.report import audit_figures, maps
-from mirrormax.report.audits import Pictures, number, plain_json
+from mirrormax.report.audits import Pictures, number
 from mirrormax.report.pages import render
 
 SMALL = 0.01
@@ -45,7 +45,7 @@ def compare_page(sides: Sequence[Side], result: dict[str, Any], pictures: Pictur
         pictures=pictures,
         shown=_maps(sides, count),
         command=result["config"]["command"],
-        config=plain_json(result["config"]),
+        config=result["config"],
     )
 
 

@@ -84,10 +84,8 @@ def _rows(reviews: Sequence[Pivot], models: Mapping[str, Sequence[Reading]]) -> 
     rows = []
     for place, review in enumerate(reviews):
         columns = [_column(name, review, readings[place]) for name, readings in models.items()]
-        most = max(column["mass"] for column in columns)
-        best = [column for column in columns if column["mass"] == most]
-        if len(best) == 1 < len(columns):
-            best[0]["better"] = True
+        best, *others = sorted(columns, key=lambda column: -column["mass"])
+        best["better"] = bool(others) and best["mass"] > others[0]["mass"]
         rows.append({"id": review.id, "label": LABELS[review.label], "kind": review.kind, "columns": columns})
     return rows
 

@@ -7,8 +7,9 @@ a template itself is the only place for markup.
 from __future__ import annotations
 
 import base64
+import json
 import re
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,8 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"subscripts": subscripts, "data_uri": data_uri, "rem": rem}
+    plain_json = partial(json.dumps, indent=2, sort_keys=True, ensure_ascii=False)
+    environment.filters |= {"subscripts": subscripts, "data_uri": data_uri, "rem": rem, "plain_json": plain_json}
     return environment
 
 

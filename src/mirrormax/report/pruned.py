@@ -12,38 +12,11 @@ from mirrormax.nets import SPARSE_WEIGHTS
 PRUNED_KIND = "pruned model"
 
 
-def write_pruned(folder: ResultFolder, report: PruningReport, loaded: Loaded, name: str) -> list[str]:
-    """The pruned model, which can be audited again, the curve as a picture and numbers; returns what is to be said."""
+def write_pruned(folder: ResultFolder, report: PruningReport, loaded: Loaded, name: str) -> None:
+    """The pruned model, which can be audited again, the curve as a picture, numbers, and what is to be said."""
     save_pruned(folder.writing, loaded)
     kept = (folder.path / SPARSE_WEIGHTS).stat().st_size
     dense = sum(tensor.numel() * tensor.element_size() for tensor in stored_once(loaded.model).values())
-    sentences = report.sentences(dense, kept)
-    _draw(folder, report, name)
-    folder.save_json(
-        "pruning.json",
-        {
-            "measure": report.measure,
-            "by": report.by,
-            "rows": report.rows,
-            "chance": report.chance,
-            "quality": _points(report.quality),
-            "by_magnitude": _points(report.magnitude),
-            "share": report.share,
-            "pruned": report.pruned.to_dict(),
-            "change": report.change.to_dict(),
-            "tensors": {name: {"zero": zero, "size": size} for name, (zero, size) in report.tensors.items()},
-            "bytes": {"dense": dense, "sparse": kept},
-            "sentences": sentences,
-        },
-    )
-    return sentences
-
-
-def _points(points: list[tuple[float, Estimate]]) -> list[dict[str, Any]]:
-    return [{"share": share, "quality": at.mean, "low": at.low, "high": at.high} for share, at in points]
-
-
-def _draw(folder: ResultFolder, report: PruningReport, name: str) -> None:
     with house_style():
         fig, (axes,) = row_of_axes(1, width=6.4, height=4.0)
         _curve(axes, report.quality, f"by {report.by}", "o", COLOURS[0])
@@ -58,6 +31,27 @@ def _draw(folder: ResultFolder, report: PruningReport, name: str) -> None:
         axes.set_title(f"{name}: {report.finding}", fontsize=10, wrap=True)
         axes.legend()
         save(fig, folder, "pruning")
+    folder.save_json(
+        "pruning.json",
+        {
+            "measure": report.measure,
+            "by": report.by,
+            "rows": report.rows,
+            "chance": report.chance,
+            "quality": _points(report.quality),
+            "by_magnitude": _points(report.magnitude),
+            "share": report.share,
+            "pruned": report.pruned.to_dict(),
+            "change": report.change.to_dict(),
+            "tensors": {name: {"zero": zero, "size": size} for name, (zero, size) in report.tensors.items()},
+            "bytes": {"dense": dense, "sparse": kept},
+            "sentences": report.sentences(dense, kept),
+        },
+    )
+
+
+def _points(points: list[tuple[float, Estimate]]) -> list[dict[str, Any]]:
+    return [{"share": share, "quality": at.mean, "low": at.low, "high": at.high} for share, at in points]
 
 
 def _curve(axes: Any, points: list[tuple[float, Estimate]], label: str, marker: str, colour: str) -> None:

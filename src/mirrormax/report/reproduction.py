@@ -110,7 +110,11 @@ def reproduction_page(
         version=mirrormax.__version__,
         profile=profile,
         known=experiments,
-        groups=_groups(claims),
+        groups=[
+            {"heading": f"{len(mine)} {SAID[badge][len(mine) > 1]}", "claims": mine}
+            for badge in SAID
+            if (mine := [claim for claim in claims if claim["badge"] == badge])
+        ],
         claims=claims,
         counts=_counts(results),
         missing=missing,
@@ -176,21 +180,20 @@ def _lines(marks: Sequence[tuple[float, float, float, float, str, str]]) -> list
     def at(x: float) -> float:
         return round(100 * (0.03 + 0.94 * (x - least) / reach), 2)
 
-    lines = []
-    for value, low, high, paper, name, source in marks:
-        ends = experiments.interval(low, high, digits=2) if low < value < high else ""
-        line = {
+    return [
+        {
             "name": name,
             "zero": at(0.0),
             "paper": at(paper),
             "value": at(value),
             "low": at(low),
             "width": round(at(high) - at(low), 2),
-            "ours": f"{experiments.number(value, 2)}{ends}",
+            "ours": experiments.number(value, 2)
+            + (experiments.interval(low, high, digits=2) if low < value < high else ""),
             "published": f"{source} {experiments.number(paper, 2)}",
         }
-        lines.append(line)
-    return lines
+        for value, low, high, paper, name, source in marks
+    ]
 
 
 def _larger(rows: Sequence[dict[str, Any]]) -> list[str]:
@@ -200,16 +203,6 @@ def _larger(rows: Sequence[dict[str, Any]]) -> list[str]:
         study: row.get("measured") or re.sub(r", \d+ and \d+ runs$", "", row["ours"]) for study, row in first.items()
     }
     return [f"{study}, {first[study]['seeds']} seeds: {measured[study]}" for study in reversed(first)]
-
-
-def _groups(claims: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The claims by how they came out: a heading that counts them, and all of them."""
-    groups = {badge: [claim for claim in claims if claim["badge"] == badge] for badge in SAID}
-    return [
-        {"heading": f"{len(mine)} {SAID[badge][len(mine) > 1]}", "claims": mine}
-        for badge, mine in groups.items()
-        if mine
-    ]
 
 
 def _counts(results: Sequence[Result]) -> dict[str, Any]:
@@ -263,5 +256,4 @@ def _section(result: Result, profile: str, data_dir: Path | None, studies: Seque
         ],
         "reasons": list(dict.fromkeys(row.note for row in rows if row.note)),
         "command": shlex.join(["mirrormax", "reproduce", result.name, "--profile", profile, *data]),
-        "config": json.dumps(result.config, indent=2, sort_keys=True, ensure_ascii=False),
     }
