@@ -113,18 +113,17 @@ def prune(
             pruned.undo()
             raise
     else:
-        found: Scores = (
-            by if isinstance(by, Scores) else scores(model, by, structured, params=params, batches=batches, loss=loss)
-        )
-        if found.shapes != matrix_shapes(places):
+        if not isinstance(by, Scores):
+            by = scores(model, by, structured, params=params, batches=batches, loss=loss)
+        if by.shapes != matrix_shapes(places):
             raise ValueError(
                 "by holds scores of other tensors than those that params names in this model; score this model."
             )
         with torch.no_grad():
             if pattern is None:
-                kept = kept_units(found.values, share, compared)
+                kept = kept_units(by.values, share, compared)
             else:
-                kept = {name: kept_of_each(score, pattern) for name, score in found.values.items()}
+                kept = {name: kept_of_each(score, pattern) for name, score in by.values.items()}
             for name, keep in find_units(model, places, structured).masks(kept).items():
                 put_mask_on(places[name], places[name].tensor(keep))
     let_attention_see_its_output_mask(model)

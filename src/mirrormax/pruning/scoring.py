@@ -186,17 +186,13 @@ def _by_margin(
 
     Gradients of matrices of different layers are not alike in size, and those behind the last softmax have none.
     """
-    found = margin_scores(model, batches, list(places))
-    return dict(sizes) | {name: _reordered(sizes[name], places[name].matrix(score)) for name, score in found.items()}
-
-
-def _reordered(size: Tensor, score: Tensor) -> Tensor:
-    """The sizes in the order of the scores; of equal scores the smaller size comes first."""
-    ordered, by_size = size.flatten().sort(stable=True)
-    by_score = by_size[score.flatten()[by_size].sort(stable=True).indices]
-    reordered = torch.empty_like(ordered)
-    reordered[by_score] = ordered
-    return reordered.view(size.shape)
+    reordered = dict(sizes)
+    for name, score in margin_scores(model, batches, list(places)).items():
+        ordered, by_size = sizes[name].flatten().sort(stable=True)
+        score = places[name].matrix(score).flatten()
+        by_score = by_size[score[by_size].sort(stable=True).indices]  # of equal scores the smaller size comes first
+        reordered[name] = torch.empty_like(ordered).index_copy_(0, by_score, ordered).view(sizes[name].shape)
+    return reordered
 
 
 class _Attention(TorchFunctionMode):
@@ -213,7 +209,8 @@ class _Attention(TorchFunctionMode):
         elif func is functional.multi_head_attention_forward:  # what it calls is not seen from here
             return self._multi_head(func, args, kwargs)
         elif func in SOFTMAX:
-            scores, dim = _softmax_arguments(*args, **kwargs)
+            scores = args[0] if args else kwargs["input"]
+            dim = args[1] if len(args) > 1 else kwargs.get("dim")
             if scores.ndim > 2 and dim in (-1, scores.ndim - 1):
                 self._note(scores)
         return func(*args, **kwargs)
@@ -260,7 +257,3 @@ def _scores(
         hidden = ~attn_mask if attn_mask.dtype == torch.bool else None
         scores = scores + attn_mask if hidden is None else scores.masked_fill(hidden, -torch.inf)
     return scores
-
-
-def _softmax_arguments(input: Tensor, dim: int | None = None, *others: Any, **named: Any) -> tuple[Tensor, int | None]:
-    return input, dim

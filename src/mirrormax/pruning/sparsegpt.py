@@ -20,8 +20,10 @@ memory at a time. A layer outside the chain costs a pass of the whole network.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -36,8 +38,8 @@ COLUMNS = 128
 """Columns whose entries are chosen together."""
 DAMPING = 0.01
 Slot = int | str
-"""Which argument of a block is what the block before returned, by position or by name."""
-Call = tuple[tuple[Any, ...], dict[str, Any]]
+"""An argument of a block, by position or by name; that of a chain's is what the block before returned."""
+Call = dict[Slot, Any]
 
 
 @torch.no_grad()
@@ -159,19 +161,17 @@ class _Chain:
         self.waiting = list(blocks)
         first, last = self.waiting[0], self.waiting[-1]
 
-        def note(path: str) -> Callable[..., None]:
-            def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-                if path == first:
-                    self.states.append(kwargs[slot] if isinstance(slot, str) else args[slot])
-                self.calls[path].append(_given(args, kwargs, slot, None))
-                if path == last:
-                    raise _Stop
-
-            return hook
+        def note(path: str, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            call = _call(args, kwargs)
+            if path == first:
+                self.states.append(call[slot])
+            self.calls[path].append({**call, slot: None})
+            if path == last:
+                raise _Stop
 
         with ExitStack() as stack:
             for path, block in blocks.items():
-                stack.callback(block.register_forward_pre_hook(note(path), with_kwargs=True).remove)
+                stack.callback(block.register_forward_pre_hook(partial(note, path), with_kwargs=True).remove)
             for batch in batches:
                 with suppress(_Stop):
                     answer(model, batch)
@@ -185,15 +185,13 @@ class _Chain:
         return input_sums(self.model, places, self.batches, _moment, "sparsegpt", lambda k: self._run(path, k))
 
     def _run(self, path: str, k: int) -> Any:
-        args, kwargs = _given(*self.calls[path][k], self.slot, self.states[k])
-        return self.blocks[path](*args, **kwargs)
+        call = {**self.calls[path][k], self.slot: self.states[k]}
+        args = [value for slot, value in call.items() if isinstance(slot, int)]
+        return self.blocks[path](*args, **{slot: value for slot, value in call.items() if isinstance(slot, str)})
 
 
-def _given(args: tuple[Any, ...], kwargs: dict[str, Any], slot: Slot, hidden: Tensor | None) -> Call:
-    """The arguments of a block with this hidden state in its place."""
-    if isinstance(slot, str):
-        return args, {**kwargs, slot: hidden}
-    return (*args[:slot], hidden, *args[slot + 1 :]), kwargs
+def _call(args: tuple[Any, ...], kwargs: Mapping[Any, Any]) -> Call:
+    return {**dict(enumerate(args)), **kwargs}
 
 
 def _hidden(out: Any) -> Any:
@@ -208,35 +206,30 @@ def _look(model: nn.Module, places: Mapping[str, Place], batch: Any) -> tuple[li
         for path, module in model.named_modules()
         if isinstance(module, nn.ModuleList | nn.Sequential) and len(module) > 1
     ]
-    seen: dict[str, list[tuple[Any, Any, Any]]] = {}
+    seen: dict[str, list[tuple[Call, Any]]] = defaultdict(list)
 
-    def note(path: str) -> Callable[..., None]:
-        def hook(module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
-            seen.setdefault(path, []).append((args, kwargs, _hidden(out)))
-
-        return hook
+    def note(path: str, block: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
+        seen[path].append((_call(args, kwargs), _hidden(out)))
 
     with ExitStack() as stack:
         for blocks in lists:
             for path, block in blocks.items():
-                stack.callback(block.register_forward_hook(note(path), with_kwargs=True).remove)
+                stack.callback(block.register_forward_hook(partial(note, path), with_kwargs=True).remove)
         stack.enter_context(watching(model, places, lambda name, x: None if name in order else order.append(name)))
         answer(model, batch)
     best: tuple[int, dict[str, nn.Module], Slot] = (0, {}, 0)
     for blocks in lists:
-        slot = _slot([seen.get(path, []) for path in blocks])
+        slot = _slot([seen[path] for path in blocks])
         count = sum(any(name.startswith(f"{path}.") for path in blocks) for name in places)
         if slot is not None and count > best[0]:
             best = count, blocks, slot
     return order, best[1], best[2]
 
 
-def _slot(calls: Sequence[Sequence[tuple[Any, Any, Any]]]) -> Slot | None:
+def _slot(calls: Sequence[Sequence[tuple[Call, Any]]]) -> Slot | None:
     """The argument that every block is given by the one before it; None where they are no chain."""
-    if len(calls) < 2 or any(len(each) != 1 for each in calls) or not isinstance(calls[0][0][2], Tensor):
+    if len(calls) < 2 or any(len(each) != 1 for each in calls) or not isinstance(calls[0][0][1], Tensor):
         return None
-    slots: list[set[Slot]] = []
-    for ((_, _, before),), ((args, kwargs, _),) in pairwise(calls):
-        given: list[tuple[Slot, Any]] = [*enumerate(args), *kwargs.items()]
-        slots.append({slot for slot, value in given if value is before})
+    pairs = pairwise(each for (each,) in calls)
+    slots = [{slot for slot, value in call.items() if value is out} for (_, out), (call, _) in pairs]
     return next(iter(set.intersection(*slots)), None)
