@@ -11,7 +11,7 @@ import csv
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -98,8 +98,22 @@ class ResultFolder:
         """Raise as :meth:`open` would, and change nothing: for a look before work that takes long."""
         self._refuse_others()
         stored = self.manifest()
-        if stored is not None and not force:
-            self._refuse_other_identity(stored, identity)
+        if stored is None or force:
+            return
+        wanted = _plain(identity)
+        if stored.identity != wanted:
+            differs = ", ".join(differences(stored.identity, wanted))
+            maker = f" (it was made by {stored.made_by[-1]})" if stored.made_by else ""
+            raise ValueError(
+                f"{self.path} holds {_with_article(self.kind)} that differs in {differs}{maker}; give another folder, "
+                "or begin anew with --force."
+            )
+        damaged = self.damaged() if stored.complete else None
+        if damaged is not None:
+            raise ValueError(
+                f"the {self.kind} in {self.path} is damaged: {damaged} is not as it was written; give another folder, "
+                "or begin anew with --force."
+            )
 
     @contextmanager
     def open(self, identity: Mapping[str, Any], *, force: bool = False, wait: bool = False) -> Iterator[None]:
@@ -144,9 +158,8 @@ class ResultFolder:
     def remove(self, *names: str) -> None:
         """Take away files of this result that are needed no more."""
         manifest = self._own()
-        for name in names:
-            if name in manifest.files:
-                self._unlink(name)
+        for name in manifest.files.keys() & names:
+            self._unlink(name)
         self._save(replace(manifest, files={n: known for n, known in manifest.files.items() if n not in names}))
 
     def finish(self, *scratch: str, **facts: Any) -> None:
@@ -165,7 +178,8 @@ class ResultFolder:
             self._remove_leftovers(manifest)
             self._remove_files(manifest)
             (self.path / MANIFEST).unlink(missing_ok=True)
-        _remove_if_empty(self.path)
+        with suppress(OSError):  # somebody's files are in it
+            self.path.rmdir()
 
     def save_json(self, name: str, value: Any) -> None:
         """Write JSON."""
@@ -222,25 +236,8 @@ class ResultFolder:
                 "new folder."
             )
 
-    def _refuse_other_identity(self, stored: Manifest, identity: Mapping[str, Any]) -> None:
-        wanted = _plain(identity)
-        if stored.identity != wanted:
-            differs = ", ".join(differences(stored.identity, wanted))
-            maker = f" (it was made by {stored.made_by[-1]})" if stored.made_by else ""
-            raise ValueError(
-                f"{self.path} holds {_with_article(self.kind)} that differs in {differs}{maker}; give another folder, "
-                "or begin anew with --force."
-            )
-        damaged = self.damaged() if stored.complete else None
-        if damaged is not None:
-            raise ValueError(
-                f"the {self.kind} in {self.path} is damaged: {damaged} is not as it was written; give another folder, "
-                "or begin anew with --force."
-            )
-
     def _remove_leftovers(self, manifest: Manifest | None) -> None:
-        for name in (MANIFEST, *(manifest.files if manifest else ())):
-            path = self.path / name if name == MANIFEST else self._place(name)
+        for path in (self.path / MANIFEST, *map(self._place, manifest.files if manifest else ())):
             for leftover in leftovers(path):
                 leftover.unlink(missing_ok=True)
 
@@ -255,7 +252,8 @@ class ResultFolder:
         refuse_irregular(path)
         path.unlink(missing_ok=True)
         for parent in list(path.relative_to(self.path).parents)[:-1]:
-            _remove_if_empty(self.path / parent)
+            with suppress(OSError):  # somebody's files are in it, or it is gone
+                (self.path / parent).rmdir()
 
 
 def _refuse_links(place: Path, parts: Sequence[str]) -> Path:
@@ -281,13 +279,6 @@ def _read(text: str) -> Manifest:
 def _plain(value: Mapping[str, Any]) -> dict[str, Any]:
     """As JSON gives it back, so that what is asked for compares with what was read."""
     return dict(json.loads(json.dumps(dict(value), sort_keys=True)))
-
-
-def _remove_if_empty(folder: Path) -> None:
-    try:
-        folder.rmdir()
-    except OSError:  # somebody's files are in it, or it is gone
-        return
 
 
 def _with_article(kind: str) -> str:
