@@ -168,10 +168,10 @@ def locked(path: Path, *, wait: bool = False) -> Iterator[None]:
         os.close(handle)  # its holder has removed it between our opening and our locking
     try:
         command = shlex.join([Path(sys.argv[0] or "python").name, *sys.argv[1:]])
-        holder = {"pid": os.getpid(), "host": platform.node(), "command": command[:500]}
-        holder["since"] = time.strftime("%Y-%m-%d %H:%M:%S")
+        about = {"pid": os.getpid(), "host": platform.node(), "command": command[:500]}
+        about["since"] = time.strftime("%Y-%m-%d %H:%M:%S")
         os.ftruncate(handle, 0)
-        os.pwrite(handle, f"{LOCK_MARK}: {json.dumps(holder)}}}\n".encode(), 0)
+        os.pwrite(handle, f"{LOCK_MARK}: {json.dumps(about)}}}\n".encode(), 0)
         yield
     finally:
         if _still_at(path, handle):

@@ -11,12 +11,12 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from mirrormax._checks import as_path, integer
+from mirrormax._checks import as_path, integer, one_of
 from mirrormax._extras import extra
 from mirrormax.data.files import check_file, read_columns, read_utf8
 from mirrormax.data.labelled import Texts, split
@@ -85,35 +85,44 @@ def load_corpus(
             raise ValueError(f"the table {files[0]} has {len(texts)} texts, too few for three splits; give more.")
         train, tested = split(_unlabelled(texts), test, seed)
         return (*split(train, validation, seed), tested)
-    parts = [_in_order(read_utf8(path, "text"), path, validation, test) for path in files]
-    splits = [_unlabelled(texts) for texts in zip(*parts, strict=True)]
-    return splits[0], splits[1], splits[2]
+    parts = []
+    for path in files:
+        text = read_utf8(path, "text")
+        last = round(len(text) * (1 - test))
+        first = round(last * (1 - validation))
+        parts.append((text[:first], text[first:last], text[last:]))
+        if not all(part.strip() for part in parts[-1]):
+            raise ValueError(f"the text {path} is too short to be cut into three splits; give a longer one.")
+    train, held_out, tested = map(_unlabelled, zip(*parts, strict=True))
+    return train, held_out, tested
 
 
 def _unlabelled(texts: Sequence[str]) -> Texts:
     return Texts(tuple(texts), np.zeros(len(texts), dtype=np.int64))
 
 
-def _in_order(text: str, path: Path, validation: float, test: float) -> tuple[str, str, str]:
-    last = round(len(text) * (1 - test))
-    first = round(last * (1 - validation))
-    parts = text[:first], text[first:last], text[last:]
-    if not all(part.strip() for part in parts):
-        raise ValueError(f"the text {path} is too short to be cut into three splits; give a longer one.")
-    return parts
-
-
 def language_tokenizer(kind: str, texts: Sequence[str], vocab_size: int = 1024) -> Tokenizer:
     """A tokenizer of one of the kinds ``TOKENS``; ``char`` and ``bpe`` learn from ``texts``, ``bpe`` at most
     ``vocab_size`` tokens."""
     with extra("train"):
-        from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    if kind not in TOKENS:
-        raise ValueError(f"tokens must be one of {', '.join(TOKENS)}, got {kind!r}.")
+        from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    one_of("tokens", kind, TOKENS)
     be_quiet_when_forked()
     if kind == "bpe":
-        vocabulary, merges = _learn_merges(texts, integer("vocab_size", vocab_size, at_least=BYTES + 2))
-        tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
+        learner = Tokenizer(models.BPE())
+        learner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        trainer = trainers.BpeTrainer(
+            vocab_size=integer("vocab_size", vocab_size, at_least=BYTES + 2),
+            min_frequency=2,
+            special_tokens=[END],
+            initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+            show_progress=False,
+        )
+        learner.train_from_iterator((LONG_WORD.sub(" ", text) for text in texts), trainer)
+        # Taken out of the learner, which would read END in a text as the token.
+        learnt = json.loads(learner.to_str())["model"]
+        merges = [tuple(pair) for pair in learnt["merges"]]
+        tokenizer = Tokenizer(models.BPE(vocab=learnt["vocab"], merges=merges))
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         tokenizer.decoder = decoders.ByteLevel()
         return tokenizer
@@ -124,24 +133,6 @@ def language_tokenizer(kind: str, texts: Sequence[str], vocab_size: int = 1024) 
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], byte_fallback=True))
     tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
     return tokenizer
-
-
-def _learn_merges(texts: Sequence[str], vocab_size: int) -> tuple[dict[str, int], list[tuple[str, str]]]:
-    with extra("train"):
-        from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-    learner = Tokenizer(models.BPE())
-    learner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        min_frequency=2,
-        special_tokens=[END],
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
-    )
-    learner.train_from_iterator((LONG_WORD.sub(" ", text) for text in texts), trainer)
-    # Taken out of the learner, which would read END in a text as the token.
-    learnt: Any = json.loads(learner.to_str())["model"]
-    return learnt["vocab"], [tuple(pair) for pair in learnt["merges"]]
 
 
 def token_stream(tokenizer: Tokenizer, texts: Sequence[str]) -> npt.NDArray[np.int64]:

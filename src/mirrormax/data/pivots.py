@@ -60,16 +60,10 @@ def load_pivots() -> tuple[Pivot, ...]:
     columns = read_csv(Path(__file__).with_name("pivots.csv"), ("id", "label", "kind", "text"), "benchmark")
     pivots = []
     for identity, label, kind, marked in zip(*columns, strict=True):
-        text, spans = _unmark(marked)
-        pivots.append(Pivot(identity, text, int(label), kind, spans))
+        text, spans = "", list[Span]()
+        for number, piece in enumerate(re.split(r"\[([^][]*)\]", marked)):
+            if number % 2:  # it stood in brackets
+                spans.append((len(text), len(text) + len(piece)))
+            text += piece
+        pivots.append(Pivot(identity, text, int(label), kind, tuple(spans)))
     return tuple(pivots)
-
-
-def _unmark(marked: str) -> tuple[str, tuple[Span, ...]]:
-    """The text without its brackets, and where in it the marked words are."""
-    text, spans = "", list[Span]()
-    for number, piece in enumerate(re.split(r"\[([^][]*)\]", marked)):
-        if number % 2:
-            spans.append((len(text), len(text) + len(piece)))
-        text += piece
-    return text, tuple(spans)

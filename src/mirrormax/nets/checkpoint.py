@@ -70,7 +70,14 @@ def save_model(
     """
     folder = Path(folder)
     description = _describe(model, classes, training)
-    _refuse_files_of_others(folder)
+    try:
+        _read_config(folder)
+    except (OSError, ValueError):
+        present = next((name for name in (CONFIG, WEIGHTS, TOKENIZER) if os.path.lexists(folder / name)), None)
+        if present is not None:
+            raise ValueError(
+                f"{folder / present} is not of a model that mirrormax has saved; give an empty or new folder."
+            ) from None
     # Claimed first, with a checksum that no weights have: if killed from here on, it is no model and still ours.
     save_json(folder / CONFIG, {**description, "sha256": ""})
     if tokenizer is None:
@@ -112,23 +119,16 @@ def write_model(
 
 
 def _describe(model: nn.Module, classes: Sequence[str], training: Mapping[str, Any] | None) -> dict[str, Any]:
-    kind, config = _kind_of(model), cast(Any, model.config)
+    kind = next((kind for kind, (model_type, _) in KINDS.items() if isinstance(model, model_type)), None)
+    if kind is None:
+        known = ", ".join(model_type.__name__ for model_type, _ in KINDS.values())
+        raise TypeError(f"model must be one of {known}, got {type(model).__name__}.")
+    config = cast(Any, model.config)
     expected = 0 if kind == "lm" else config.classes
     if len(classes) != expected:
         raise ValueError(f"classes must be {expected} names, one for each class, got {len(classes)}.")
-    description = {"format": FORMAT, "kind": kind, "model": asdict(config), "classes": list(classes)}
-    return {**description, "training": dict(training or {})}
-
-
-def _refuse_files_of_others(folder: Path) -> None:
-    try:
-        _read_config(folder)
-    except (OSError, ValueError):
-        present = next((name for name in (CONFIG, WEIGHTS, TOKENIZER) if os.path.lexists(folder / name)), None)
-        if present is not None:
-            raise ValueError(
-                f"{folder / present} is not of a model that mirrormax has saved; give an empty or new folder."
-            ) from None
+    sizes, names = asdict(config), list(classes)
+    return {"format": FORMAT, "kind": kind, "model": sizes, "classes": names, "training": dict(training or {})}
 
 
 def load_model(folder: str | Path) -> Checkpoint:
@@ -147,14 +147,6 @@ def load_model(folder: str | Path) -> Checkpoint:
     _load_weights(folder / (SPARSE_WEIGHTS if is_sparse else WEIGHTS), model, description.get("sha256"))
     tokenizer = _read_tokenizer(folder / TOKENIZER, config.vocab_size) if kind in OF_TEXT else None
     return Checkpoint(model.eval(), kind, tuple(description["classes"]), tokenizer, description["training"])
-
-
-def _kind_of(model: nn.Module) -> str:
-    for kind, (model_type, _) in KINDS.items():
-        if isinstance(model, model_type):
-            return kind
-    names = ", ".join(model_type.__name__ for model_type, _ in KINDS.values())
-    raise TypeError(f"model must be one of {names}, got {type(model).__name__}.")
 
 
 def _read_config(folder: Path) -> dict[str, Any]:

@@ -30,15 +30,7 @@ from mirrormax.training.history import History
 from mirrormax.training.inputs import Prepared, prepare, run_identity
 from mirrormax.training.machine import Machine, interruptible, make_trainer, without_chatter
 from mirrormax.training.optimizers import default_lr
-from mirrormax.training.results import (
-    BEST,
-    CONFIG,
-    RESUME,
-    SCRATCH,
-    majority_shares,
-    rows_of_splits,
-    write_results,
-)
+from mirrormax.training.results import BEST, CONFIG, RESUME, SCRATCH, majority_shares, rows_of_splits, write_results
 
 KIND = "training run"
 

@@ -64,17 +64,6 @@ def configured(base: TrainConfig, point: Mapping[str, Any], model: nn.Module) ->
 
 
 @dataclass(frozen=True)
-class Task:
-    """A trial to do: its run, where, and the trials that it is compared with."""
-
-    config: TrainConfig
-    folder: Path
-    earlier: Sequence[FrozenTrial]
-    data_dir: Path | None = None
-    accelerator: str = "cpu"
-
-
-@dataclass(frozen=True)
 class Outcome:
     """What came out: the score on the validation split by epoch (accuracy, or minus the loss of a language model), and
     the numbers of a trial that was not given up."""
@@ -87,22 +76,26 @@ class Outcome:
         return not self.numbers
 
 
-def run_trial(task: Task) -> Outcome:
-    """Do a trial, or go on with it, or read what it came to.
+def run_trial(
+    config: TrainConfig,
+    folder: Path,
+    earlier: Sequence[FrozenTrial],
+    data_dir: Path | None = None,
+    accelerator: str = "cpu",
+) -> Outcome:
+    """Do a trial, or go on with it, or read what it came to; ``earlier`` trials are those that it is compared with.
 
     A process whose parent was killed may still be at it; it is waited for, and then nothing is left to do.
     """
-    pruning = Pruning(task)
+    pruning, machine, study = Pruning(config, earlier), Machine(accelerator=accelerator), folder.parents[1]
     try:
-        machine = Machine(accelerator=task.accelerator)
-        study = task.folder.parents[1]
-        train(task.config, task.folder, task.data_dir, machine=machine, wait=True, within=study, callbacks=[pruning])
+        train(config, folder, data_dir, machine=machine, wait=True, within=study, callbacks=[pruning])
     except optuna.TrialPruned:
         return Outcome(pruning.scores)
-    return read_outcome(task.folder, task.config.chosen_by)
+    return read_outcome(folder, config.chosen_by)
 
 
-def read_outcome(folder: Path, chosen_by: str = "accuracy") -> Outcome:
+def read_outcome(folder: Path, chosen_by: str) -> Outcome:
     """The numbers of a finished run: at the epoch that validation chose, and how sparse attention is there."""
     try:
         rows = read_metrics(folder)
@@ -125,11 +118,11 @@ def read_outcome(folder: Path, chosen_by: str = "accuracy") -> Outcome:
 class Pruning(Callback):
     """Ends a run whose best validation score so far is below the median of the earlier trials at this epoch."""
 
-    def __init__(self, task: Task) -> None:
-        self.epochs, self.chosen_by = task.config.epochs, task.config.chosen_by
+    def __init__(self, config: TrainConfig, earlier: Sequence[FrozenTrial]) -> None:
+        self.epochs, self.chosen_by = config.epochs, config.chosen_by
         warmup = math.ceil(WARMUP * self.epochs)
         pruner = optuna.pruners.MedianPruner(n_startup_trials=FULL_TRIALS, n_warmup_steps=warmup)
-        self.trial = in_memory(task.earlier, pruner=pruner).ask()
+        self.trial = in_memory(earlier, pruner=pruner).ask()
         self.scores: dict[int, float] = {}
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
