@@ -21,7 +21,7 @@ from mirrormax.pruning.places import (
 )
 from mirrormax.pruning.scoring import RULES, Loss, Scores, scores
 from mirrormax.pruning.sparsegpt import sparsegpt
-from mirrormax.pruning.units import SCOPES, find_units, kept_of_each, kept_units
+from mirrormax.pruning.units import SCOPES, find_units, kept_units
 
 SPARSEGPT = "sparsegpt"
 PATTERN = re.compile(r"([1-9]\d*):([1-9]\d*)")
@@ -120,10 +120,7 @@ def prune(
                 "by holds scores of other tensors than those that params names in this model; score this model."
             )
         with torch.no_grad():
-            if pattern is None:
-                kept = kept_units(by.values, share, compared)
-            else:
-                kept = {name: kept_of_each(score, pattern) for name, score in by.values.items()}
+            kept = kept_units(by.values, share, compared, pattern)
             for name, keep in find_units(model, places, structured).masks(kept).items():
                 put_mask_on(places[name], places[name].tensor(keep))
     let_attention_see_its_output_mask(model)

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 from mirrormax.pruning.inputs import answer, calibration, check_seen, evaluating, input_sums, watching
 from mirrormax.pruning.places import Place
-from mirrormax.pruning.units import above, kept_of_each
+from mirrormax.pruning.units import kept_units
 
 COLUMNS = 128
 """Columns whose entries are chosen together."""
@@ -58,39 +58,33 @@ def sparsegpt(
     with evaluating(model):
         for names, moments in in_order(model, places, calibration(batches, "sparsegpt")):
             for name in names:
-                place = places[name]
-                gone = None if place.mask is None else ~place.matrix(place.mask)
-                keep, matrix = prune_matrix(place.matrix(place.value), moments[name], share, scope, pattern, gone)
-                yield place, place.tensor(keep), place.tensor(matrix)
+                yield places[name], *_pruned(places[name], moments[name], share, scope, pattern)
 
 
-def prune_matrix(
-    weight: Tensor,
-    moment: Tensor,
-    share: float,
-    scope: str,
-    pattern: tuple[int, int] | None = None,
-    gone: Tensor | None = None,
+def _pruned(
+    place: Place, moment: Tensor, share: float, scope: str, pattern: tuple[int, int] | None
 ) -> tuple[Tensor, Tensor]:
-    """Which entries of a matrix (outputs × inputs) stay, and their new values; ``moment`` is XᵀX.
+    """Which entries of a tensor stay, and their new values; ``moment`` is XᵀX.
 
     ``scope`` compares the entries of a block of columns together ("matrix") or in each row ("row"); a ``pattern``
-    (n, m) keeps n of every m. ``gone`` are entries that were pruned before.
+    (n, m) keeps n of every m. What was pruned before goes first.
     """
-    W = weight.double().clone()
-    columns = W.shape[1]
+    W = place.matrix(place.value).double().clone()
+    rows, columns = W.shape
     U = _factor(moment)
     keep = torch.ones_like(W, dtype=torch.bool)
+    before = torch.ones_like(keep) if place.mask is None else place.matrix(place.mask)
     width = COLUMNS if pattern is None else COLUMNS - COLUMNS % pattern[1] or pattern[1]
+    per_column = 1 if scope == "row" else rows  # entries that are compared
     for start in range(0, columns, width):
         end = min(start + width, columns)
         block, factor = W[:, start:end], U[start:end, start:end]
-        cost = (block / factor.diagonal()).square()
-        if gone is not None:
-            cost[gone[:, start:end]] = -1.0
-        keep[:, start:end] = _dearest(cost, share, scope, pattern, start)
-        if gone is not None:
-            keep[:, start:end] &= ~gone[:, start:end]
+        cost = (block / factor.diagonal()).square().where(before[:, start:end], -1.0)
+        # With all columns before it the share is met, to one entry.
+        gone, now = (int(share * per_column * column + 1e-9) for column in (start, end))
+        part = (now - gone) / (per_column * (end - start))
+        stays = kept_units({place.name: cost}, part, scope, pattern)[place.name]
+        keep[:, start:end] = stays & before[:, start:end]
         errors = torch.zeros_like(block)
         for j in range(end - start):
             pruned = ~keep[:, start + j]
@@ -98,7 +92,7 @@ def prune_matrix(
             block[:, j:] -= errors[:, j, None] * factor[j, j:]
             block[pruned, j] = 0.0
         W[:, end:] -= errors @ U[start:end, end:]
-    return keep, W.to(weight.dtype)
+    return place.tensor(keep), place.tensor(W.to(place.parameter.dtype))
 
 
 def _factor(moment: Tensor) -> Tensor:
@@ -108,16 +102,6 @@ def _factor(moment: Tensor) -> Tensor:
     H.diagonal().add_(damping if damping > 0 else 1.0)
     factor: Tensor = torch.linalg.cholesky(torch.cholesky_inverse(torch.linalg.cholesky(H)), upper=True)
     return factor
-
-
-def _dearest(cost: Tensor, share: float, scope: str, pattern: tuple[int, int] | None, start: int) -> Tensor:
-    """What stays of a block of columns: with all columns before it the share is met, to one entry."""
-    if pattern is not None:
-        return kept_of_each(cost, pattern)
-    groups = cost if scope == "row" else cost.reshape(1, -1)
-    per_column = groups.shape[1] // cost.shape[1]
-    before, now = (int(share * per_column * column + 1e-9) for column in (start, start + cost.shape[1]))
-    return above(groups, (now - before) / groups.shape[1]).view(cost.shape)
 
 
 def in_order(

@@ -177,8 +177,14 @@ def _output_name(path: str, module: nn.Module) -> str:
     return f"{parent}{dot}output.dense.weight"
 
 
-def kept_units(scores: Mapping[str, Tensor], share: float, scope: str) -> dict[str, Tensor]:
-    """True for all but the ⌊share·n⌋ lowest of n scores: of all tensors together, of each, or of each row of each."""
+def kept_units(
+    scores: Mapping[str, Tensor], share: float, scope: str, pattern: tuple[int, int] | None
+) -> dict[str, Tensor]:
+    """True for all but the ⌊share·n⌋ lowest of n scores: of all tensors together, of each, or of each row of each; by a
+    pattern (n, m), for the n highest of every m that stand one after the other in a row."""
+    if pattern is not None:
+        n, m = pattern
+        return {name: above(score.reshape(-1, m), 1 - n / m).view(score.shape) for name, score in scores.items()}
     if scope == "row":
         return {name: above(score, share) for name, score in scores.items()}
     if scope == "matrix":
@@ -186,12 +192,6 @@ def kept_units(scores: Mapping[str, Tensor], share: float, scope: str) -> dict[s
     together = above(torch.cat([score.flatten() for score in scores.values()])[None], share)[0]
     parts = together.split([score.numel() for score in scores.values()])
     return {name: part.view(score.shape) for (name, score), part in zip(scores.items(), parts, strict=True)}
-
-
-def kept_of_each(scores: Tensor, pattern: tuple[int, int]) -> Tensor:
-    """True for the n highest of every m scores that stand one after the other in a row (n:m sparsity)."""
-    n, m = pattern
-    return above(scores.reshape(-1, m), 1 - n / m).view(scores.shape)
 
 
 def above(scores: Tensor, share: float) -> Tensor:
