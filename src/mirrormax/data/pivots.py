@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from mirrormax.data.files import read_csv
+from mirrormax.data.files import read_columns
 
 KINDS = ("plain", "negation", "contrast")
 """The kinds of reviews; see above."""
@@ -57,7 +57,7 @@ def load_pivots() -> tuple[Pivot, ...]:
     >>> load_pivots()[0].words
     ('Superb',)
     """
-    columns = read_csv(Path(__file__).with_name("pivots.csv"), ("id", "label", "kind", "text"), "benchmark")
+    columns = read_columns(Path(__file__).with_name("pivots.csv"), ("id", "label", "kind", "text"), "benchmark")
     pivots = []
     for identity, label, kind, marked in zip(*columns, strict=True):
         text, spans = "", list[Span]()

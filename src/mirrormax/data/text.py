@@ -23,15 +23,7 @@ import numpy as np
 
 from mirrormax._checks import instance
 from mirrormax._identity import content_digest
-from mirrormax.data.files import (
-    LONGEST_TEXT,
-    check_file,
-    read_columns,
-    read_csv,
-    read_parquet,
-    read_utf8,
-    resolve_data_dir,
-)
+from mirrormax.data.files import LONGEST_TEXT, check_file, read_columns, read_utf8, resolve_data_dir
 from mirrormax.data.labelled import TextData, Texts
 
 TEXT_SOURCES = ("reviews", "imdb")
@@ -182,7 +174,7 @@ def _read_package(name: str, path: Path, digest: str) -> TextData:
     """Read once: a sweep asks for the same texts again and again."""
     if digest != SHA256:
         raise ValueError(f"the review file {path} has SHA-256 {digest}, not {SHA256}; {INSTALL} --force-reinstall.")
-    sources, texts, labels = read_csv(path, ["source", "text", "label"], "review file")
+    sources, texts, labels = read_columns(path, ["source", "text", "label"], "review file")
     chosen = [i for i, source in enumerate(sources) if source == PACKAGED[name]]
     where = f"the rows {PACKAGED[name]!r} of the review file {path}"
     train = sentiment_texts([texts[i] for i in chosen], [labels[i] for i in chosen], where)
@@ -212,7 +204,7 @@ def _imdb_split(name: str, paths: Sequence[Path]) -> Texts:
     parts = []
     for path in paths:
         if path.suffix == ".parquet":
-            texts, labels = read_parquet(path, ["text", "label"], "IMDb file")
+            texts, labels = read_columns(path, ["text", "label"], "IMDb file")
             parts.append(sentiment_texts(texts, labels, f"the IMDb file {path}"))
         else:
             text, label = read_utf8(path, "review"), int(path.parent.name == "pos")

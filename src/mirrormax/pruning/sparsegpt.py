@@ -56,9 +56,21 @@ def sparsegpt(
     They must be put in before the next is asked for, which is pruned on what those before it give.
     """
     with evaluating(model):
-        for names, moments in in_order(model, places, calibration(batches, "sparsegpt")):
-            for name in names:
-                yield places[name], *_pruned(places[name], moments[name], share, scope, pattern)
+        listed = calibration(batches, "sparsegpt")
+        order, blocks, slot = _look(model, places, listed[0])
+        check_seen(places, order, "sparsegpt")
+        stages: dict[str, dict[str, Place]] = defaultdict(dict)  # tensors that are ready together
+        for name in order:
+            stages[next((path for path in blocks if name.startswith(f"{path}.")), name)][name] = places[name]
+        chain: _Chain | None = None
+        for stage, own in stages.items():
+            if stage in blocks:
+                chain = chain or _Chain(model, blocks, slot, listed)
+                moments = chain.moments(stage, own)
+            else:
+                moments = input_sums(model, own, listed, _moment, "sparsegpt")
+            for name, place in own.items():
+                yield place, *_pruned(place, moments[name], share, scope, pattern)
 
 
 def _pruned(
@@ -104,30 +116,8 @@ def _factor(moment: Tensor) -> Tensor:
     return factor
 
 
-def in_order(
-    model: nn.Module, places: Mapping[str, Place], batches: Sequence[Any]
-) -> Iterator[tuple[list[str], dict[str, Tensor]]]:
-    """Names of tensors that are ready together, and XᵀX of the inputs X (tokens × inputs) of each.
-
-    What is asked for next sees the weights as they are then, so that a layer is pruned on what pruned layers give it.
-    """
-    order, blocks, slot = _look(model, places, batches[0])
-    check_seen(places, order, "sparsegpt")
-    stages: dict[str, list[str]] = {}
-    for name in order:
-        stage = next((path for path in blocks if name.startswith(f"{path}.")), name)
-        stages.setdefault(stage, []).append(name)
-    chain: _Chain | None = None
-    for stage, names in stages.items():
-        own = {name: places[name] for name in names}
-        if stage in blocks:
-            chain = chain or _Chain(model, blocks, slot, batches)
-            yield names, chain.moments(stage, own)
-        else:
-            yield names, input_sums(model, own, batches, _moment, "sparsegpt")
-
-
 def _moment(x: Tensor) -> Tensor:
+    """XᵀX of the inputs X (tokens × inputs)."""
     return x.t() @ x
 
 

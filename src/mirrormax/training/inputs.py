@@ -68,7 +68,7 @@ class Prepared:
     model: nn.Module
 
 
-def data_digests(config: TrainConfig, data_dir: Path | None = None) -> dict[str, str]:
+def data_digests(config: TrainConfig, data_dir: str | Path | None = None) -> dict[str, str]:
     """The SHA-256 of every file that the run reads, by its name; of many files, one for all those of a folder."""
     instance("config", config, TrainConfig, "a configuration, such as SentimentTraining()")
     files = {"sentiment": text_files, "vision": image_files, "lm": corpus_files}[config.task]
@@ -80,8 +80,8 @@ def data_digests(config: TrainConfig, data_dir: Path | None = None) -> dict[str,
 
 def run_identity(config: TrainConfig, data_dir: str | Path | None = None) -> dict[str, Any]:
     """All that the result of a run depends on: the configuration, the content of its data, and training's revision."""
-    data = data_digests(config, None if data_dir is None else Path(data_dir))
-    return identity({"task": config.task, **choices(config)}, revision=REVISION, data=data)
+    named = {"task": config.task, **choices(config)}
+    return identity(named, revision=REVISION, data=data_digests(config, data_dir))
 
 
 def run_key(config: TrainConfig, data_dir: str | Path | None = None) -> str:
@@ -89,7 +89,7 @@ def run_key(config: TrainConfig, data_dir: str | Path | None = None) -> str:
     return key(run_identity(config, data_dir))
 
 
-def read_splits(config: TrainConfig, data_dir: Path | None = None) -> Splits:
+def read_splits(config: TrainConfig, data_dir: str | Path | None = None) -> Splits:
     """Read the data of a run, and hold out its validation and test rows."""
     instance("config", config, TrainConfig, "a configuration, such as SentimentTraining()")
     if isinstance(config, LanguageTraining):
@@ -135,23 +135,22 @@ def splits_of(training: Mapping[str, Any], data_dir: str | Path | None = None) -
     Raises ValueError, naming the file, if the data are no longer what the checkpoint was trained on, or if it does not
     say what they were, as those of version 0.1 do not.
     """
-    config, folder = config_of(training), None if data_dir is None else Path(data_dir)
-    known = training.get("data_sha256")
+    config, known = config_of(training), training.get("data_sha256")
     if not isinstance(known, dict):
         raise ValueError(
             f"the checkpoint does not say what was in its data {config.data!r}, so its held-out rows are not known; "
             "train it again with this version."
         )
-    digests = data_digests(config, folder)
+    digests = data_digests(config, data_dir)
     changed = sorted(name for name in {*known, *digests} if known.get(name) != digests.get(name))
     if changed:
         raise ValueError(
             f"{changed[0]} is not what the checkpoint was trained on; give its own data, or train it again."
         )
-    return read_splits(config, folder)
+    return read_splits(config, data_dir)
 
 
-def prepare(config: TrainConfig, data_dir: Path | None = None) -> Prepared:
+def prepare(config: TrainConfig, data_dir: str | Path | None = None) -> Prepared:
     """Read the data, split it, and make the model; nothing is written."""
     read = read_splits(config, data_dir)
     parts: list[Any] = [read.train, read.validation, read.test]
@@ -202,7 +201,7 @@ def _windows(config: LanguageTraining, name: str, part: Texts, tokenizer: Any) -
     return TokenBatches(stream, config.context, sum(len(text.encode()) for text in part.texts))
 
 
-def _find_vocab(vocab: str, data_dir: Path | None) -> Path:
+def _find_vocab(vocab: str, data_dir: str | Path | None) -> Path:
     """A vocabulary by its path, or within the data folder."""
     folder = resolve_data_dir(data_dir)
     return folder / vocab if not Path(vocab).is_file() and folder is not None else Path(vocab)

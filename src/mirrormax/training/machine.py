@@ -30,8 +30,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from mirrormax._interrupts import terminable
 from mirrormax._results import ResultFolder
+from mirrormax.training.classification import History
 from mirrormax.training.config import TrainConfig
-from mirrormax.training.history import History
 from mirrormax.training.results import LOGS, RESUME
 
 # What Lightning says about workers, folders, its other products and torch's inner classes is not about a run.

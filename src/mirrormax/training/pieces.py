@@ -45,18 +45,14 @@ def loss_and_logits(model: nn.Module, inputs: Tensor, labels: Tensor, reduction:
     draws = any(part.training for part in model.modules())
     learnt = [parameter for parameter in model.parameters() if parameter.requires_grad and torch.is_grad_enabled()]
     order = (inputs != PAD).sum(1).argsort(stable=True)  # texts of like length share a piece, and little is padded
-    pieces = _pieces(inputs[order], labels[order], draws)
-    total, sorted_logits = _PieceByPiece.apply(model, pieces, *learnt)  # type: ignore[no-untyped-call]
-    logits = sorted_logits[order.argsort()]
-    return total if reduction == "sum" else total / len(labels), logits
-
-
-def _pieces(inputs: Tensor, labels: Tensor, draws: bool) -> list[Piece]:
     count = min(len(inputs), ROUND * -(-inputs.numel() // (ROUND * TOKENS)))
     # Where nothing is drawn, torch's generator must not move either.
     seeds = torch.randint(2**63 - 1, (count,)).tolist() if draws else [0] * count
-    parts = zip(inputs.tensor_split(count), labels.tensor_split(count), seeds, strict=True)
-    return [Piece(_cut(ids), of_these, seed) for ids, of_these, seed in parts]
+    parts = zip(inputs[order].tensor_split(count), labels[order].tensor_split(count), seeds, strict=True)
+    pieces = [Piece(_cut(ids), of_these, seed) for ids, of_these, seed in parts]
+    total, sorted_logits = _PieceByPiece.apply(model, pieces, *learnt)  # type: ignore[no-untyped-call]
+    logits = sorted_logits[order.argsort()]
+    return total if reduction == "sum" else total / len(labels), logits
 
 
 def _cut(ids: Tensor) -> Tensor:

@@ -24,9 +24,8 @@ from safetensors.torch import load_file
 import mirrormax
 from mirrormax._results import ResultFolder
 from mirrormax.training.batches import TokenBatches, loader
-from mirrormax.training.classification import Classification
+from mirrormax.training.classification import Classification, History
 from mirrormax.training.config import SentimentTraining, TrainConfig
-from mirrormax.training.history import History
 from mirrormax.training.inputs import Prepared, prepare, run_identity
 from mirrormax.training.machine import Machine, interruptible, make_trainer, without_chatter
 from mirrormax.training.optimizers import default_lr
@@ -65,7 +64,6 @@ def train(
         callbacks: of Lightning, called each epoch when its numbers are in the run's History and before its checkpoint.
     """
     where, machine = ResultFolder(Path(folder), KIND, within=within), machine or Machine()
-    data_dir = None if data_dir is None else Path(data_dir)
     about = run_identity(config, data_dir)
     if not force and _is_done(where, about):
         if not machine.quiet and writes_files():
