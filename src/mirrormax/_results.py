@@ -16,16 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from mirrormax._files import (
-    checksum,
-    leftovers,
-    locked,
-    refuse_irregular,
-    refuse_unwritable,
-    replacing,
-    save_arrays,
-    save_json,
-)
+from mirrormax import _files
 from mirrormax._identity import differences, this_code
 
 FORMAT = 1
@@ -68,7 +59,7 @@ class ResultFolder:
             _refuse_links(self.within, self.path.relative_to(self.within).parts)
         place = self.path / MANIFEST
         try:
-            refuse_irregular(place)
+            _files.refuse_irregular(place)
             manifest = _read(place.read_text("utf-8"))
         except (FileNotFoundError, NotADirectoryError):
             return None
@@ -90,7 +81,7 @@ class ResultFolder:
         manifest = self.manifest()
         for name, known in (manifest.files if manifest else {}).items():
             path = self._place(name)
-            if known is not None and (not path.is_file() or path.is_symlink() or checksum(path) != known):
+            if known is not None and (not path.is_file() or path.is_symlink() or _files.checksum(path) != known):
                 return name
         return None
 
@@ -124,7 +115,7 @@ class ResultFolder:
         exactly what an earlier result has written.
         """
         self._refuse_others()
-        with locked(self.path / LOCK, wait=wait):
+        with _files.locked(self.path / LOCK, wait=wait):
             self.check(identity, force=force)  # now that nobody else writes
             stored = self.manifest()
             self._remove_leftovers(stored)
@@ -139,7 +130,7 @@ class ResultFolder:
     @contextmanager
     def writing(self, name: str, *failures: type[Exception]) -> Iterator[Path]:
         """A temporary path that becomes the file ``name`` (with ``/`` for folders) when the block ends well."""
-        with replacing(self.claim(name), *failures) as temporary:
+        with _files.replacing(self.claim(name), *failures) as temporary:
             yield temporary
 
     def claim(self, name: str) -> Path:
@@ -152,7 +143,7 @@ class ResultFolder:
             )
         if manifest.complete or manifest.files.get(name, "") is not None:
             self._save(replace(manifest, files={**manifest.files, name: None}, complete=False))
-        refuse_irregular(path)
+        _files.refuse_irregular(path)
         return path
 
     def remove(self, *names: str) -> None:
@@ -166,7 +157,7 @@ class ResultFolder:
         """Put the checksum of every file but ``scratch`` ones, which may change or go, into the manifest: complete."""
         manifest = self._own()
         there = [name for name in manifest.files if self._place(name).is_file()]
-        files = {name: None if name in scratch else checksum(self._place(name)) for name in there}
+        files = {name: None if name in scratch else _files.checksum(self._place(name)) for name in there}
         self._save(replace(manifest, files=dict(sorted(files.items())), complete=True, facts=_plain(facts)))
 
     def clear(self) -> None:
@@ -174,7 +165,7 @@ class ResultFolder:
         manifest = self.manifest()
         if manifest is None:
             return
-        with locked(self.path / LOCK):
+        with _files.locked(self.path / LOCK):
             self._remove_leftovers(manifest)
             self._remove_files(manifest)
             (self.path / MANIFEST).unlink(missing_ok=True)
@@ -183,7 +174,7 @@ class ResultFolder:
 
     def save_json(self, name: str, value: Any) -> None:
         """Write JSON."""
-        save_json(self.claim(name), value)
+        _files.save_json(self.claim(name), value)
 
     def save_text(self, name: str, text: str) -> None:
         """Write text."""
@@ -192,7 +183,7 @@ class ResultFolder:
 
     def save_arrays(self, name: str, **arrays: Any) -> None:
         """Write an ``.npz`` of numbers."""
-        save_arrays(self.claim(name), **arrays)
+        _files.save_arrays(self.claim(name), **arrays)
 
     def save_rows(self, name: str, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
         """Write a table as CSV; what a row has beyond the columns is left out."""
@@ -209,7 +200,7 @@ class ResultFolder:
 
     def _save(self, manifest: Manifest) -> None:
         made_by = dict.fromkeys((*manifest.made_by, this_code()))
-        save_json(self.path / MANIFEST, {**asdict(manifest), "made_by": list(made_by)})
+        _files.save_json(self.path / MANIFEST, {**asdict(manifest), "made_by": list(made_by)})
 
     def _place(self, name: str) -> Path:
         """Where a file is; refused if its name leads out of the folder or a folder on the way is a link."""
@@ -225,7 +216,7 @@ class ResultFolder:
         if not place.is_dir():
             kind = "a link to nothing" if place.is_symlink() else "a file"
             raise NotADirectoryError(f"{place} is {kind}; give another folder for the {self.kind}.")
-        refuse_unwritable(place / MANIFEST)
+        _files.refuse_unwritable(place / MANIFEST)
         if self.manifest() is not None or self.shared or not self.path.is_dir():
             return
         others = sorted(path.name for path in self.path.iterdir() if not path.name.startswith("."))
@@ -238,7 +229,7 @@ class ResultFolder:
 
     def _remove_leftovers(self, manifest: Manifest | None) -> None:
         for path in (self.path / MANIFEST, *map(self._place, manifest.files if manifest else ())):
-            for leftover in leftovers(path):
+            for leftover in _files.leftovers(path):
                 leftover.unlink(missing_ok=True)
 
     def _remove_files(self, manifest: Manifest) -> None:
@@ -249,7 +240,7 @@ class ResultFolder:
 
     def _unlink(self, name: str) -> None:
         path = self._place(name)
-        refuse_irregular(path)
+        _files.refuse_irregular(path)
         path.unlink(missing_ok=True)
         for parent in list(path.relative_to(self.path).parents)[:-1]:
             with suppress(OSError):  # somebody's files are in it, or it is gone

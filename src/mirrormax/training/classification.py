@@ -21,7 +21,7 @@ from mirrormax.training.config import TrainConfig
 from mirrormax.training.inputs import EVALUATED, SPLITS
 from mirrormax.training.optimizers import make_optimizer, make_schedule
 from mirrormax.training.pieces import loss_and_logits
-from mirrormax.training.results import BEST, Row, is_sparse_enough, save_metrics, score, zeros
+from mirrormax.training.results import BEST, Row, chosen_epoch, is_sparse_enough, save_metrics, zeros
 
 
 class Classification(LightningModule):
@@ -119,10 +119,9 @@ class History(Callback):
         lr = float(trainer.optimizers[0].param_groups[0]["lr"])
         row = {"epoch": float(trainer.current_epoch + 1), **numbers, **zeros(trainer.optimizers[0])}
         row |= {"lr": lr, "seconds": seconds}
-        best = max((score(old, self.chosen_by) for old in self.rows), default=-math.inf)
         self.rows.append(row)
         if trainer.is_global_zero:
-            if score(row, self.chosen_by) > best or len(self.rows) == 1:
+            if chosen_epoch(self.rows, self.chosen_by) is row:
                 with self.folder.writing(BEST, SafetensorError) as temporary:
                     weights = pl_module.model.state_dict()
                     save_file({name: value.detach().cpu().contiguous() for name, value in weights.items()}, temporary)

@@ -1,8 +1,6 @@
 """One training run in one folder: it goes on where it was interrupted, and is not done twice.
 
-What makes a run the same run is its configuration, the content of its data and the revision of training's numbers. A
-folder that holds another run is never gone on with, and a finished one is returned only while all three are as they
-were; which version of the package wrote it does not matter.
+What makes it the same run is its identity (see ``_identity``); a folder that holds another one is never gone on with.
 """
 
 from __future__ import annotations

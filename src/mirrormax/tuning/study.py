@@ -26,6 +26,7 @@ from sqlalchemy.pool import NullPool
 from torch import nn
 
 from mirrormax import training
+from mirrormax._checks import integer
 from mirrormax._identity import choices, identity
 from mirrormax._results import ResultFolder
 from mirrormax.experiments import Work
@@ -52,8 +53,7 @@ class Plan:
     accelerator: str = "cpu"
 
     def __post_init__(self) -> None:
-        if self.trials < 1:
-            raise ValueError(f"--trials must be at least 1, got {self.trials}.")
+        integer("--trials", self.trials, at_least=1)
         if self.base.validation == 0:
             raise ValueError("validation must be greater than 0 to choose by, got 0.")
         for name in self.optimizers:
