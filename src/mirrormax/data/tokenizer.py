@@ -126,10 +126,8 @@ def encode_with_offsets(
     """
     integer("max_length", max_length, at_least=SHORTEST)
     encoding = tokenizer.encode(text)
-    return (
-        np.array(_cut(encoding.ids, max_length), dtype=np.int64),
-        np.array(_cut(encoding.offsets, max_length), dtype=np.int64),
-    )
+    ids, offsets = (np.array(_cut(part, max_length), dtype=np.int64) for part in (encoding.ids, encoding.offsets))
+    return ids, offsets
 
 
 def bert_tokenizer(tokens: Sequence[str]) -> Tokenizer:

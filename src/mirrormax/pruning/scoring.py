@@ -59,26 +59,18 @@ def scores(
     places = find_places(model, params)
     units = find_units(model, places, structured)
     sizes = {name: place.matrix(place.value).abs() for name, place in places.items()}
-    if by == "magnitude":
-        values = units.rms(sizes)
+    listed = [] if by == "magnitude" else calibration(batches, by)
+    if by == "taylor":
+        values = _taylor(model, places, units, listed, loss or default_loss)
+    elif by == "margin":
+        values = units.rms(_by_margin(model, places, sizes, listed))
+    elif by == "wanda":
+        with torch.no_grad(), evaluating(model):
+            squares = input_sums(model, places, listed, lambda x: x.square().sum(0), by)
+        values = units.rms({name: size * squares[name].sqrt() for name, size in sizes.items()})
     else:
-        listed = calibration(batches, by)
-        if by == "taylor":
-            values = _taylor(model, places, units, listed, loss or default_loss)
-        else:
-            measure = _by_wanda if by == "wanda" else _by_margin
-            values = units.rms(measure(model, places, sizes, listed))
+        values = units.rms(sizes)
     return Scores(by, structured, matrix_shapes(places), values)
-
-
-@torch.no_grad()
-def _by_wanda(
-    model: nn.Module, places: Mapping[str, Place], sizes: Mapping[str, Tensor], batches: Sequence[Any]
-) -> dict[str, Tensor]:
-    """|w_ij| ‖x_j‖ over all tokens of the batches, padding left out."""
-    with evaluating(model):
-        squares = input_sums(model, places, batches, lambda x: x.square().sum(0), "wanda")
-    return {name: size * squares[name].sqrt() for name, size in sizes.items()}
 
 
 def _taylor(

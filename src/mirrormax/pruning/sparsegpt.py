@@ -83,7 +83,10 @@ def _pruned(
     """
     W = place.matrix(place.value).double().clone()
     rows, columns = W.shape
-    U = _factor(moment)
+    H = moment.double().clone()
+    damping = DAMPING * float(H.diagonal().mean())
+    H.diagonal().add_(damping if damping > 0 else 1.0)
+    U = torch.linalg.cholesky(torch.cholesky_inverse(torch.linalg.cholesky(H)), upper=True)  # with H⁻¹ = UᵀU
     keep = torch.ones_like(W, dtype=torch.bool)
     before = torch.ones_like(keep) if place.mask is None else place.matrix(place.mask)
     width = COLUMNS if pattern is None else COLUMNS - COLUMNS % pattern[1] or pattern[1]
@@ -105,15 +108,6 @@ def _pruned(
             block[pruned, j] = 0.0
         W[:, end:] -= errors @ U[start:end, end:]
     return place.tensor(keep), place.tensor(W.to(place.parameter.dtype))
-
-
-def _factor(moment: Tensor) -> Tensor:
-    """U, upper triangular, with H⁻¹ = UᵀU."""
-    H = moment.double().clone()
-    damping = DAMPING * float(H.diagonal().mean())
-    H.diagonal().add_(damping if damping > 0 else 1.0)
-    factor: Tensor = torch.linalg.cholesky(torch.cholesky_inverse(torch.linalg.cholesky(H)), upper=True)
-    return factor
 
 
 def _moment(x: Tensor) -> Tensor:
