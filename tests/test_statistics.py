@@ -9,7 +9,7 @@ from mirrormax._statistics import Estimate, Sample, bootstrap_mean, difference, 
 
 def test_the_interval_agrees_with_scipys_percentile_bootstrap():
     values = np.random.default_rng(0).exponential(size=80)
-    ours = bootstrap_mean(values, seed=1, resamples=20000)
+    ours = bootstrap_mean(values, seed=1)
     theirs = stats.bootstrap(
         (values,), np.mean, n_resamples=20000, method="percentile", random_state=np.random.default_rng(2)
     ).confidence_interval
@@ -34,8 +34,6 @@ def test_a_shift_that_is_the_same_everywhere_has_no_uncertainty():
         ({"values": []}, "something in it"),
         ({"values": [[1.0]]}, "one row"),
         ({"values": [1.0, np.nan]}, "holds nan"),
-        ({"values": [1.0], "resamples": 0}, "resamples"),
-        ({"values": [1.0], "resamples": 1.5}, "resamples"),
     ],
 )
 def test_what_has_no_interval_is_refused(arguments, complaint):

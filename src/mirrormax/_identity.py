@@ -36,8 +36,12 @@ def identity(config: Mapping[str, Any], *, revision: int, data: Mapping[str, str
         revision: of the producer's numbers.
         data: a digest per data file or source, as of :func:`content_digests`.
     """
-    parts = {"config": dict(config), "data": dict(data or {}), "revision": revision}
-    return dict(json.loads(json.dumps(parts, sort_keys=True)))
+    return as_json({"config": dict(config), "data": dict(data or {}), "revision": revision})
+
+
+def as_json(value: Mapping[str, Any]) -> dict[str, Any]:
+    """As JSON gives it back, so that what is asked for compares with what was read."""
+    return dict(json.loads(json.dumps(dict(value), sort_keys=True)))
 
 
 def key(identity: Mapping[str, Any]) -> str:

@@ -11,13 +11,13 @@ import csv
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from mirrormax import _files
-from mirrormax._identity import differences, this_code
+from mirrormax._identity import as_json, differences, this_code
 
 FORMAT = 1
 MANIFEST, LOCK = "mirrormax.json", ".mirrormax.lock"
@@ -73,7 +73,7 @@ class ResultFolder:
     def is_current(self, identity: Mapping[str, Any]) -> bool:
         """Whether the folder holds a complete, undamaged result of just this identity."""
         manifest = self.manifest()
-        current = manifest is not None and manifest.complete and manifest.identity == _plain(identity)
+        current = manifest is not None and manifest.complete and manifest.identity == as_json(identity)
         return current and self.damaged() is None
 
     def damaged(self) -> str | None:
@@ -91,7 +91,7 @@ class ResultFolder:
         stored = self.manifest()
         if stored is None or force:
             return
-        wanted = _plain(identity)
+        wanted = as_json(identity)
         if stored.identity != wanted:
             differs = ", ".join(differences(stored.identity, wanted))
             maker = f" (it was made by {stored.made_by[-1]})" if stored.made_by else ""
@@ -124,14 +124,12 @@ class ResultFolder:
             # What another process has completed in the meantime stays complete until it is written to.
             if stored is None or force or not stored.complete:
                 kept = Manifest(self.kind, {}) if stored is None or force else stored
-                self._save(replace(kept, identity=_plain(identity), complete=False, facts={}))
+                self._save(replace(kept, identity=as_json(identity), complete=False, facts={}))
             yield
 
-    @contextmanager
-    def writing(self, name: str, *failures: type[Exception]) -> Iterator[Path]:
+    def writing(self, name: str, *failures: type[Exception]) -> AbstractContextManager[Path]:
         """A temporary path that becomes the file ``name`` (with ``/`` for folders) when the block ends well."""
-        with _files.replacing(self.claim(name), *failures) as temporary:
-            yield temporary
+        return _files.replacing(self.claim(name), *failures)
 
     def claim(self, name: str) -> Path:
         """Record ``name`` as ours before it is written; refused if a file of that name is somebody's."""
@@ -158,7 +156,7 @@ class ResultFolder:
         manifest = self._own()
         there = [name for name in manifest.files if self._place(name).is_file()]
         files = {name: None if name in scratch else _files.checksum(self._place(name)) for name in there}
-        self._save(replace(manifest, files=dict(sorted(files.items())), complete=True, facts=_plain(facts)))
+        self._save(replace(manifest, files=dict(sorted(files.items())), complete=True, facts=as_json(facts)))
 
     def clear(self) -> None:
         """Take away all that the manifest names, then the manifest, then the folder if nothing else is in it."""
@@ -265,11 +263,6 @@ def _read(text: str) -> Manifest:
     if not all(known is None or isinstance(known, str) for known in manifest.files.values()):
         raise ValueError("checksums of other types")
     return replace(manifest, made_by=tuple(map(str, manifest.made_by)))
-
-
-def _plain(value: Mapping[str, Any]) -> dict[str, Any]:
-    """As JSON gives it back, so that what is asked for compares with what was read."""
-    return dict(json.loads(json.dumps(dict(value), sort_keys=True)))
 
 
 def _with_article(kind: str) -> str:

@@ -16,8 +16,6 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
-from mirrormax._checks import integer
-
 LEVEL = 0.95
 ENDS = (1 - LEVEL) / 2, (1 + LEVEL) / 2
 RESAMPLES = 2000
@@ -100,7 +98,7 @@ def share(hits: npt.ArrayLike, count: int | None = None) -> Estimate:
     return Estimate(wins / trials, float(ends.low), float(ends.high))
 
 
-def bootstrap_mean(values: npt.ArrayLike, *, seed: int = 0, resamples: int = RESAMPLES) -> Estimate:
+def bootstrap_mean(values: npt.ArrayLike, *, seed: int = 0) -> Estimate:
     """The mean of values (n,) and the interval that holds the middle 95 % of the means of resampled values.
 
     The same seed draws the same resamples of n values, so two calls on arrays of one length are paired.
@@ -109,8 +107,7 @@ def bootstrap_mean(values: npt.ArrayLike, *, seed: int = 0, resamples: int = RES
     Estimate(mean=0.5, low=0.5, high=0.5)
     """
     values = _vector("values", values)
-    shape = integer("resamples", resamples, at_least=1), values.size
-    drawn = np.random.default_rng(seed).integers(0, values.size, shape)
+    drawn = np.random.default_rng(seed).integers(0, values.size, (RESAMPLES, values.size))
     low, high = np.quantile(values[drawn].mean(axis=1), ENDS)
     return Estimate(float(values.mean()), float(low), float(high))
 

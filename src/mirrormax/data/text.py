@@ -48,11 +48,7 @@ SHARD = re.compile(r"(?:train|test)-(\d+)-of-(\d+)(?:-[0-9a-f]+)?\.parquet")
 
 
 def load_text(
-    source: str | Path,
-    data_dir: str | Path | None = None,
-    *,
-    text_column: str = "text",
-    label_column: str = "label",
+    source: str | Path, data_dir: str | Path | None = None, *, text_column: str = "text", label_column: str = "label"
 ) -> TextData:
     """Labelled texts of a named source or of a file.
 

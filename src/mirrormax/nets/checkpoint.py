@@ -93,27 +93,28 @@ def write_model(
     tokenizer: Any = None,
     training: Mapping[str, Any] | None = None,
     *,
+    under: str = "",
     sparse: bool = False,
 ) -> None:
     """The files of :func:`save_model`, each through ``writing(name, *failures)``, which gives a path to write it to.
 
-    With ``sparse`` the weights are kept by :func:`mirrormax.pruning.save_sparse`.
+    All names begin with ``under``. With ``sparse`` the weights are kept by :func:`mirrormax.pruning.save_sparse`.
     """
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     description = _describe(model, classes, training)
     state = {name: value.detach().contiguous().cpu() for name, value in model.state_dict().items()}
-    with writing(SPARSE_WEIGHTS if sparse else WEIGHTS, SafetensorError) as temporary:
+    with writing(under + (SPARSE_WEIGHTS if sparse else WEIGHTS), SafetensorError) as temporary:
         if sparse:
             save_sparse(temporary, state)
         else:
             save_file(state, temporary)
         sha256 = checksum(temporary)
     if tokenizer is not None:
-        with writing(TOKENIZER) as temporary:
+        with writing(under + TOKENIZER) as temporary:
             temporary.write_text(tokenizer.to_str(), encoding="utf-8")
-    with writing(CONFIG) as temporary:
+    with writing(under + CONFIG) as temporary:
         text = json.dumps({**description, "sha256": sha256}, indent=2, sort_keys=True)
         temporary.write_text(text + "\n", encoding="utf-8")
 

@@ -63,6 +63,7 @@ def input_sums(
 ) -> dict[str, Tensor]:
     """The sum over batches of ``of(X)``, by tensor, X (tokens × inputs) being what it is multiplied with.
 
+    X is without padding, and in single precision at least.
     ``run(k)`` runs on the k-th batch what these tensors are in; all of the model if it is None. Tensors whose inputs
     are not seen, or are no numbers, are refused in the name of the score ``by``.
     """
@@ -70,7 +71,9 @@ def input_sums(
     real: Tensor | None = None
 
     def see(name: str, x: Tensor) -> None:
-        value = of(_tokens(x, real))
+        x = x.detach() if x.dtype == torch.float64 else x.detach().float()
+        with_padding = real is not None and x.ndim == 3 and x.shape[:2] == real.shape
+        value = of(x[real] if with_padding else x.flatten(0, -2))
         totals[name] = totals[name].add_(value) if name in totals else value
 
     with watching(model, places, see):
@@ -95,15 +98,6 @@ def check_seen(places: Iterable[str], seen: Container[str], by: str) -> None:
                 f"by={by!r} needs the inputs of {name}, and the model did not call its layer on these batches; leave "
                 "it out of params, or use by='magnitude'."
             )
-
-
-def _tokens(x: Tensor, real: Tensor | None) -> Tensor:
-    """Inputs (B, T, inputs) as (tokens, inputs), without padding and in single precision at least."""
-    x = x.detach()
-    x = x if x.dtype == torch.float64 else x.float()
-    if real is not None and x.ndim == 3 and x.shape[:2] == real.shape:
-        return x[real]
-    return x.flatten(0, -2)
 
 
 @contextmanager

@@ -170,11 +170,8 @@ def put_mask_on(place: Place, keep: Tensor) -> None:
 
 def counted(places: Mapping[str, Place]) -> dict[str, tuple[int, int]]:
     """Pruned entries and all entries of tensors with masks."""
-    counts = {}
-    for name, place in places.items():
-        if place.mask is not None:
-            counts[name] = int((~place.mask).sum()), place.parameter.numel()
-    return counts
+    masks = {name: place.mask for name, place in places.items()}
+    return {name: (int((~mask).sum()), mask.numel()) for name, mask in masks.items() if mask is not None}
 
 
 def _take_mask_off(place: Place) -> None:

@@ -2,10 +2,8 @@
 others, 2024); Taylor (Michel and others, 2019; Molchanov and others, 2019); margin. SparseGPT, which also changes the
 weights that stay, has its own module.
 
-A row or a head is worth the root mean square of its weights' scores. By Taylor, the sum in |Σ w ∂L/∂w| runs over all
-weights of the unit, so that it is the change of the loss, to first order, when the unit's output becomes zero. Of a
-head whose output layer is known it is taken token by token, Σ_i |⟨o_i, ∂L/∂o_i⟩| with o_i its output at token i:
-effects that cancel over the calibration texts need not cancel over others.
+A row or a head is worth the root mean square of its weights' scores; by Taylor, the sum over its weights, or of a head
+whose output layer is known, over tokens: effects that cancel over the calibration texts need not cancel over others.
 """
 
 from __future__ import annotations
@@ -174,10 +172,7 @@ def margin_scores(
 def _by_margin(
     model: nn.Module, places: Mapping[str, Place], sizes: Mapping[str, Tensor], batches: Sequence[Any]
 ) -> dict[str, Tensor]:
-    """Magnitudes in the order of the margin's scores: the r-th smallest |w| stands at the r-th smallest score.
-
-    Gradients of matrices of different layers are not alike in size, and those behind the last softmax have none.
-    """
+    """Magnitudes in the order of the margin's scores: the r-th smallest |w| stands at the r-th smallest score."""
     reordered = dict(sizes)
     for name, score in margin_scores(model, batches, list(places)).items():
         ordered, by_size = sizes[name].flatten().sort(stable=True)

@@ -61,7 +61,8 @@ def sparsegpt(
         check_seen(places, order, "sparsegpt")
         stages: dict[str, dict[str, Place]] = defaultdict(dict)  # tensors that are ready together
         for name in order:
-            stages[next((path for path in blocks if name.startswith(f"{path}.")), name)][name] = places[name]
+            stage = next((path for path in blocks if name.startswith(f"{path}.")), name)
+            stages[stage][name] = places[name]
         chain: _Chain | None = None
         for stage, own in stages.items():
             if stage in blocks:

@@ -179,9 +179,8 @@ def _logger(folder: Path) -> Logger:
     if logs.is_symlink():
         raise ValueError(f"{logs} is a link, and links are not written through; give another folder for the run.")
     names = (f"tensorboard-{k}" for k in itertools.count(1))
-    return TensorBoardLogger(
-        folder, name=LOGS, version=next(name for name in names if not os.path.lexists(logs / name))
-    )
+    free = next(name for name in names if not os.path.lexists(logs / name))
+    return TensorBoardLogger(folder, name=LOGS, version=free)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -77,14 +78,10 @@ def read_metrics(folder: str | Path) -> list[Row]:
 def write_results(folder: ResultFolder, prepared: Prepared, training: Mapping[str, Any], rows: Sequence[Row]) -> None:
     """Write the results of a run that has ended; only then is there nothing left to resume."""
     model, ended = prepared.model, summary(rows, prepared, config_of(training).chosen_by)
-
-    def save(part: str) -> None:
-        writing = lambda name, *failures: folder.writing(f"{part}/{name}", *failures)  # noqa: E731
-        write_model(writing, model, prepared.classes, prepared.tokenizer, training)
-
-    save("last")
+    write = partial(write_model, folder.writing, model, prepared.classes, prepared.tokenizer, training)
+    write(under="last/")
     model.load_state_dict(load_file(folder.path / BEST))
-    save("model")
+    write(under="model/")
     save_metrics(folder, rows)
     folder.save_rows(TIMING, ["epoch", "seconds"], rows)
     folder.save_json(SUMMARY, ended)

@@ -63,9 +63,11 @@ def train(
     """
     where, machine = ResultFolder(Path(folder), KIND, within=within), machine or Machine()
     about = run_identity(config, data_dir)
-    if not force and _is_done(where, about):
-        if not machine.quiet and writes_files():
-            sys.stderr.write(f"finished before, by mirrormax {_maker(where)}, in {where.path}\n")
+    if not force and where.is_current(about):
+        if writes_files():
+            _remove_scratch(where, about)
+            if not machine.quiet:
+                sys.stderr.write(f"finished before, by mirrormax {_maker(where)}, in {where.path}\n")
         return where.path
     with without_chatter(), interruptible():
         prepared = prepare(config, data_dir)
@@ -84,7 +86,7 @@ def train(
                 resume, maker = _checkpoint(where.path), _maker(where)
                 where.save_json(CONFIG, record)
                 if not machine.quiet:
-                    sys.stderr.write(opening(config, prepared, where.path, maker if resume else None) + "\n")
+                    sys.stderr.write(opening(config, prepared, taken, where.path, maker if resume else None) + "\n")
                 _fit(config, prepared, trainer, resume)
     return where.path
 
@@ -99,11 +101,11 @@ def _fit(config: TrainConfig, prepared: Prepared, trainer: Any, resume: Path | N
     trainer.fit(module, training, held_out, ckpt_path=resume, weights_only=True)
 
 
-def opening(config: TrainConfig, prepared: Prepared, folder: Path, maker: str | None = None) -> str:
+def opening(config: TrainConfig, prepared: Prepared, lr: float, folder: Path, maker: str | None) -> str:
     """What is said before the first epoch: rows, classes, the share of the most frequent one, the step size, where;
     ``maker`` is the version that began the run."""
     rows, share = rows_of_splits(prepared), majority_shares(prepared)["test"]
-    lr, of = (default_lr(prepared.model, config), " (the default)") if config.lr is None else (config.lr, "")
+    of = " (the default)" if config.lr is None else ""
     p = f", p = {config.p:g}" if "p" not in config.ignored() else ""
     chosen_from = f"{len(prepared.classes)} classes"
     if not prepared.classes:
@@ -130,15 +132,12 @@ def _maker(where: ResultFolder) -> str:
     return manifest.made_by[0] if manifest is not None and manifest.made_by else "of an unknown version"
 
 
-def _is_done(where: ResultFolder, about: dict[str, Any]) -> bool:
-    """Whether the folder holds just this run, finished; then also take away what it needs no more."""
-    if not where.is_current(about):
-        return False
+def _remove_scratch(where: ResultFolder, about: dict[str, Any]) -> None:
+    """Take away what a finished run needs no more, if it was killed before it could."""
     manifest = where.manifest()
-    if manifest is not None and writes_files() and any(name in manifest.files for name in SCRATCH):
-        with where.open(about):  # it was killed before it could
+    if manifest is not None and any(name in manifest.files for name in SCRATCH):
+        with where.open(about):
             where.remove(*SCRATCH)
-    return True
 
 
 def _checkpoint(folder: Path) -> Path | None:
