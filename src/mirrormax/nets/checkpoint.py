@@ -34,7 +34,6 @@ KINDS: dict[str, tuple[type[Any], type[Any]]] = {
     "vision": (VisionTransformer, VisionConfig),
     "lm": (Decoder, DecoderConfig),
 }
-OF_TEXT = ("sentiment", "lm")
 FLOATS = (torch.float16, torch.float32, torch.float64)
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
 SPARSE_WEIGHTS = "model.sparse.safetensors"
@@ -146,7 +145,7 @@ def load_model(folder: str | Path) -> Checkpoint:
         raise ValueError(f"{folder / CONFIG} describes no {kind} model ({error}); save the model again.") from error
     is_sparse = not (folder / WEIGHTS).is_file() and (folder / SPARSE_WEIGHTS).is_file()
     _load_weights(folder / (SPARSE_WEIGHTS if is_sparse else WEIGHTS), model, description.get("sha256"))
-    tokenizer = _read_tokenizer(folder / TOKENIZER, config.vocab_size) if kind in OF_TEXT else None
+    tokenizer = _read_tokenizer(folder / TOKENIZER, config.vocab_size) if kind != "vision" else None
     return Checkpoint(model.eval(), kind, tuple(description["classes"]), tokenizer, description["training"])
 
 

@@ -82,26 +82,21 @@ def read_splits(config: TrainConfig, data_dir: str | Path | None = None) -> Spli
         train, validation, test = data.load_corpus(
             config.data, data_dir, text_column=config.text_column, seed=config.split_seed, **shares
         )
-        return Splits(_limited(train, config), validation, test, ())
-    if isinstance(config, SentimentTraining):
-        rows: Any = data.load_text(
-            config.data, data_dir, text_column=config.text_column, label_column=config.label_column
-        )
+        classes: tuple[str, ...] = ()
     else:
-        rows = data.load_images(config.data, data_dir)
-    train, test = rows.train, rows.test
-    if test is None:
-        train, test = _parted(train, config.test, config, f"test={config.test}")
-    validation = train.subset(np.arange(0))
-    if config.validation > 0:
-        train, validation = _parted(train, config.validation, config, f"validation={config.validation}")
-    return Splits(_limited(train, config), validation, test, rows.classes)
-
-
-def _limited(train: Any, config: TrainConfig) -> Any:
-    if config.train_limit is None or config.train_limit >= len(train):
-        return train
-    return _parted(train, config.train_limit / len(train), config, f"train_limit={config.train_limit}")[1]
+        if isinstance(config, SentimentTraining):
+            columns = {"text_column": config.text_column, "label_column": config.label_column}
+            rows: Any = data.load_text(config.data, data_dir, **columns)
+        else:
+            rows = data.load_images(config.data, data_dir)
+        train, validation, test, classes = rows.train, rows.train.subset(np.arange(0)), rows.test, rows.classes
+        if test is None:
+            train, test = _parted(train, config.test, config, f"test={config.test}")
+        if config.validation > 0:
+            train, validation = _parted(train, config.validation, config, f"validation={config.validation}")
+    if config.train_limit is not None and config.train_limit < len(train):
+        train = _parted(train, config.train_limit / len(train), config, f"train_limit={config.train_limit}")[1]
+    return Splits(train, validation, test, classes)
 
 
 def _parted(train: Any, share: float, config: TrainConfig, argument: str) -> tuple[Any, Any]:
