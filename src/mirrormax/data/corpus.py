@@ -21,7 +21,7 @@ from mirrormax._extras import extra
 from mirrormax.data.files import check_file, read_columns, read_utf8
 from mirrormax.data.labelled import Texts, split
 from mirrormax.data.text import TABLES, TEXT_SOURCES, check_texts, load_text, text_files
-from mirrormax.data.tokenizer import BATCH, LONG_WORD, be_quiet_when_forked
+from mirrormax.data.tokenizer import LONG_WORD, be_quiet_when_forked, token_ids
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -137,16 +137,11 @@ def language_tokenizer(kind: str, texts: Sequence[str], vocab_size: int = 1024) 
 
 def token_stream(tokenizer: Tokenizer, texts: Sequence[str]) -> npt.NDArray[np.int64]:
     """The tokens of all texts, one after the other, with END (0) behind each."""
-    be_quiet_when_forked()
-    parts: list[npt.NDArray[np.int64]] = []
     if tokenizer.get_vocab_size() == 1 + BYTES:  # token 1 + b is the byte b: no need to ask the library for each
-        for text in texts:
-            parts.append(np.append(np.frombuffer(text.encode(), dtype=np.uint8).astype(np.int64) + 1, 0))
-        return np.concatenate(parts)
-    for start in range(0, len(texts), BATCH):
-        for encoding in tokenizer.encode_batch_fast(list(texts[start : start + BATCH]), add_special_tokens=False):
-            parts.append(np.array([*encoding.ids, 0], dtype=np.int64))
-    return np.concatenate(parts)
+        spelt = (np.frombuffer(text.encode(), dtype=np.uint8) for text in texts)
+        return np.concatenate([np.append(part.astype(np.int64) + 1, 0) for part in spelt])
+    numbers = token_ids(tokenizer, texts, add_special_tokens=False)
+    return np.concatenate([np.array([*ids, 0], dtype=np.int64) for ids in numbers])
 
 
 def text_of(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
