@@ -20,7 +20,6 @@ from typing import Any, TypeVar
 
 import torch
 
-from mirrormax._checks import integer, one_of
 from mirrormax._extras import extra
 
 Item = TypeVar("Item")
@@ -110,8 +109,10 @@ def on_one_thread(function: Callable[[Item], Answer], item: Item) -> Answer:
 @contextmanager
 def dask_client(jobs: int, backend: str, scheduler: str | None) -> Iterator[Any]:
     """Check the options of a command that spreads its work; a connected dask client, or None for local processes."""
-    integer("--jobs", jobs, at_least=1)
-    one_of("--backend", backend, BACKENDS)
+    if jobs < 1:
+        raise ValueError(f"--jobs must be at least 1, got {jobs}.")
+    if backend not in BACKENDS:
+        raise ValueError(f"--backend must be one of {', '.join(BACKENDS)}, got {backend!r}.")
     if (backend == "dask") != (scheduler is not None):
         raise ValueError("--backend dask and --scheduler ADDRESS go together; give both or neither.")
     if scheduler is None:
