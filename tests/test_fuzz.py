@@ -18,9 +18,8 @@ from hypothesis import strategies as st
 from readers import piece_tokenizer
 
 from mirrormax.commands.train import _read_choices
-from mirrormax.data import load_problem, load_tokenizer, read_npz, save_problem, sphere_problem
+from mirrormax.data import load_problem, load_text, load_tokenizer, read_npz, save_problem, sphere_problem
 from mirrormax.data.images import read_batch
-from mirrormax.data.text import load_table
 from mirrormax.nets import TransformerClassifier, TransformerConfig, load_model, save_model
 from mirrormax.training import PROFILES, SentimentTraining, with_choices
 
@@ -38,8 +37,8 @@ def _checkpoint(path):
 READERS = {
     "npz": ("a.npz", read_npz),
     "problem": ("a.npz", load_problem),
-    "csv": ("a.csv", load_table),
-    "parquet": ("a.parquet", load_table),
+    "csv": ("a.csv", load_text),
+    "parquet": ("a.parquet", load_text),
     "cifar": ("a.bin", lambda path: read_batch(path, (10,))),
     "vocab": ("vocab.txt", load_tokenizer),
     "checkpoint": ("config.json", _checkpoint),

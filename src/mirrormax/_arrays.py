@@ -47,6 +47,9 @@ def in_kind(function: Callable[P, R]) -> InKind[P, R]:
     names = list(inspect.signature(function).parameters)
     takes_tensor = {name for name in names if _is_tensor(hints.get(name))}
 
+    def converted(name: str, value: Any) -> Any:
+        return as_tensor(name, value) if name in takes_tensor and is_array(value) else value
+
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if len(args) > len(names):
@@ -58,8 +61,8 @@ def in_kind(function: Callable[P, R]) -> InKind[P, R]:
                 if hints.get(name) is Tensor and not isinstance(value, Tensor):
                     as_tensor(name, value)  # which says what it is
             return function(*args, **kwargs)
-        args = tuple(_converted(names[i], a) if names[i] in takes_tensor else a for i, a in enumerate(args))
-        kwargs = {name: _converted(name, a) if name in takes_tensor else a for name, a in kwargs.items()}
+        args = tuple(converted(name, value) for name, value in zip(names, args, strict=False))
+        kwargs = {name: converted(name, value) for name, value in kwargs.items()}
         result = function(*args, **kwargs)
         return result if any(isinstance(value, Tensor) for value in values) else _array(result)
 
@@ -121,10 +124,6 @@ def dtype_name(tensor: Tensor) -> str:
 
 def _is_tensor(hint: Any) -> bool:
     return hint is Tensor or (Tensor in get_args(hint) and set(get_args(hint)) <= {Tensor, NoneType, float, int})
-
-
-def _converted(name: str, value: Any) -> Any:
-    return as_tensor(name, value) if is_array(value) else value
 
 
 def _array(result: Any) -> Any:

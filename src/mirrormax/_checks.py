@@ -37,11 +37,9 @@ def number(
     except OverflowError:  # an integer of hundreds of digits
         result = math.inf
     if not (at_least <= result <= at_most and above < result < below and math.isfinite(result)):
-        wanted = [f"at least {at_least:g}"] if math.isfinite(at_least) else []
-        wanted += [f"greater than {above:g}"] if math.isfinite(above) else []
-        wanted += [f"less than {below:g}"] if math.isfinite(below) else []
-        wanted += [f"at most {at_most:g}"] if math.isfinite(at_most) else []
-        raise ValueError(f"{name} must be a finite number {' and '.join(wanted)}".rstrip() + f", got {value!r}.")
+        bounds = {"at least": at_least, "greater than": above, "less than": below, "at most": at_most}
+        wanted = " and ".join(f"{words} {bound:g}" for words, bound in bounds.items() if math.isfinite(bound))
+        raise ValueError(f"{name} must be a finite number {wanted}".rstrip() + f", got {value!r}.")
     return result
 
 

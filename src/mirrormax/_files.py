@@ -11,6 +11,7 @@ import errno
 import hashlib
 import json
 import os
+import platform
 import shlex
 import stat
 import sys
@@ -43,7 +44,9 @@ def replacing(path: Path, *failures: type[Exception]) -> Iterator[Path]:
         yield temporary
         with temporary.open("rb") as file:
             os.fsync(file.fileno())  # else a power cut may leave the name without the contents
-        temporary.chmod(0o666 & ~_umask())
+        umask = os.umask(0)  # which is read by setting it
+        os.umask(umask)
+        temporary.chmod(0o666 & ~umask)
         refuse_irregular(path)  # it may have become a link in the meantime
         temporary.replace(path)
     except OSError as error:
@@ -164,8 +167,11 @@ def locked(path: Path, *, wait: bool = False) -> Iterator[None]:
             break
         os.close(handle)  # its holder has removed it between our opening and our locking
     try:
+        command = shlex.join([Path(sys.argv[0] or "python").name, *sys.argv[1:]])
+        about = {"pid": os.getpid(), "host": platform.node(), "command": command[:500]}
+        about["since"] = time.strftime("%Y-%m-%d %H:%M:%S")
         os.ftruncate(handle, 0)
-        os.pwrite(handle, _introduction().encode(), 0)
+        os.pwrite(handle, f"{LOCK_MARK}: {json.dumps(about)}}}\n".encode(), 0)
         yield
     finally:
         if _still_at(path, handle):
@@ -189,15 +195,6 @@ def _open_lock(path: Path) -> int:
     return handle
 
 
-def _introduction() -> str:
-    """What a lock file says of its holder: process, host, command and time."""
-    host = os.uname().nodename if hasattr(os, "uname") else ""
-    command = shlex.join([Path(sys.argv[0] or "python").name, *sys.argv[1:]])
-    since = time.strftime("%Y-%m-%d %H:%M:%S")
-    holder = {"pid": os.getpid(), "host": host, "command": command[:500], "since": since}
-    return f"{LOCK_MARK}: {json.dumps(holder)}}}\n"
-
-
 def _holder(handle: int) -> str:
     try:
         holder = json.loads(os.pread(handle, 4096, 0))["mirrormax lock"]
@@ -211,9 +208,3 @@ def _still_at(path: Path, handle: int) -> bool:
         return os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(handle))
     except FileNotFoundError:
         return False
-
-
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current

@@ -27,8 +27,6 @@ from mirrormax._files import checksum
 
 MANY = 100  # files that are named one by one
 
-_digests: dict[tuple[str, int, int, int], str] = {}
-
 
 def identity(config: Mapping[str, Any], *, revision: int, data: Mapping[str, str] | None = None) -> dict[str, Any]:
     """What a result depends on, as plain JSON.
@@ -38,8 +36,12 @@ def identity(config: Mapping[str, Any], *, revision: int, data: Mapping[str, str
         revision: of the producer's numbers.
         data: a digest per data file or source, as of :func:`content_digests`.
     """
-    parts = {"config": dict(config), "data": dict(data or {}), "revision": revision}
-    return dict(json.loads(json.dumps(parts, sort_keys=True)))
+    return as_json({"config": dict(config), "data": dict(data or {}), "revision": revision})
+
+
+def as_json(value: Mapping[str, Any]) -> dict[str, Any]:
+    """As JSON gives it back, so that what is asked for compares with what was read."""
+    return dict(json.loads(json.dumps(dict(value), sort_keys=True)))
 
 
 def key(identity: Mapping[str, Any]) -> str:
@@ -75,17 +77,19 @@ def differences(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[st
         before, after = (side[part] if isinstance(side.get(part), dict) else {} for side in (stored, wanted))
         names += [prefix + name for name in sorted({*before, *after}) if before.get(name) != after.get(name)]
     rest = sorted({*stored, *wanted} - {"config", "data"})
-    named = {"revision": "the revision of its numbers"}
-    return names + [named.get(name, name) for name in rest if stored.get(name) != wanted.get(name)]
+    changed = [name for name in rest if stored.get(name) != wanted.get(name)]
+    return names + ["the revision of its numbers" if name == "revision" else name for name in changed]
 
 
 def content_digest(path: Path) -> str:
     """The SHA-256 of a data file; hashed once per process for each size and time of change."""
     about = os.stat(path)
-    known = (os.path.realpath(path), about.st_size, about.st_mtime_ns, about.st_ino)
-    if known not in _digests:
-        _digests[known] = checksum(path)
-    return _digests[known]
+    return _checksum(os.path.realpath(path), about.st_size, about.st_mtime_ns, about.st_ino)
+
+
+@cache
+def _checksum(path: str, *version: int) -> str:
+    return checksum(Path(path))
 
 
 def content_digests(paths: Sequence[Path]) -> dict[str, str]:

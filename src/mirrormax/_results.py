@@ -11,22 +11,13 @@ import csv
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from mirrormax._files import (
-    checksum,
-    leftovers,
-    locked,
-    refuse_irregular,
-    refuse_unwritable,
-    replacing,
-    save_arrays,
-    save_json,
-)
-from mirrormax._identity import differences, this_code
+from mirrormax import _files
+from mirrormax._identity import as_json, differences, this_code
 
 FORMAT = 1
 MANIFEST, LOCK = "mirrormax.json", ".mirrormax.lock"
@@ -68,7 +59,7 @@ class ResultFolder:
             _refuse_links(self.within, self.path.relative_to(self.within).parts)
         place = self.path / MANIFEST
         try:
-            refuse_irregular(place)
+            _files.refuse_irregular(place)
             manifest = _read(place.read_text("utf-8"))
         except (FileNotFoundError, NotADirectoryError):
             return None
@@ -82,7 +73,7 @@ class ResultFolder:
     def is_current(self, identity: Mapping[str, Any]) -> bool:
         """Whether the folder holds a complete, undamaged result of just this identity."""
         manifest = self.manifest()
-        current = manifest is not None and manifest.complete and manifest.identity == _plain(identity)
+        current = manifest is not None and manifest.complete and manifest.identity == as_json(identity)
         return current and self.damaged() is None
 
     def damaged(self) -> str | None:
@@ -90,7 +81,7 @@ class ResultFolder:
         manifest = self.manifest()
         for name, known in (manifest.files if manifest else {}).items():
             path = self._place(name)
-            if known is not None and (not path.is_file() or path.is_symlink() or checksum(path) != known):
+            if known is not None and (not path.is_file() or path.is_symlink() or _files.checksum(path) != known):
                 return name
         return None
 
@@ -98,8 +89,22 @@ class ResultFolder:
         """Raise as :meth:`open` would, and change nothing: for a look before work that takes long."""
         self._refuse_others()
         stored = self.manifest()
-        if stored is not None and not force:
-            self._refuse_other_identity(stored, identity)
+        if stored is None or force:
+            return
+        wanted = as_json(identity)
+        if stored.identity != wanted:
+            differs = ", ".join(differences(stored.identity, wanted))
+            maker = f" (it was made by {stored.made_by[-1]})" if stored.made_by else ""
+            raise ValueError(
+                f"{self.path} holds {_with_article(self.kind)} that differs in {differs}{maker}; give another folder, "
+                "or begin anew with --force."
+            )
+        damaged = self.damaged() if stored.complete else None
+        if damaged is not None:
+            raise ValueError(
+                f"the {self.kind} in {self.path} is damaged: {damaged} is not as it was written; give another folder, "
+                "or begin anew with --force."
+            )
 
     @contextmanager
     def open(self, identity: Mapping[str, Any], *, force: bool = False, wait: bool = False) -> Iterator[None]:
@@ -110,7 +115,7 @@ class ResultFolder:
         exactly what an earlier result has written.
         """
         self._refuse_others()
-        with locked(self.path / LOCK, wait=wait):
+        with _files.locked(self.path / LOCK, wait=wait):
             self.check(identity, force=force)  # now that nobody else writes
             stored = self.manifest()
             self._remove_leftovers(stored)
@@ -119,14 +124,12 @@ class ResultFolder:
             # What another process has completed in the meantime stays complete until it is written to.
             if stored is None or force or not stored.complete:
                 kept = Manifest(self.kind, {}) if stored is None or force else stored
-                self._save(replace(kept, identity=_plain(identity), complete=False, facts={}))
+                self._save(replace(kept, identity=as_json(identity), complete=False, facts={}))
             yield
 
-    @contextmanager
-    def writing(self, name: str, *failures: type[Exception]) -> Iterator[Path]:
+    def writing(self, name: str, *failures: type[Exception]) -> AbstractContextManager[Path]:
         """A temporary path that becomes the file ``name`` (with ``/`` for folders) when the block ends well."""
-        with replacing(self.claim(name), *failures) as temporary:
-            yield temporary
+        return _files.replacing(self.claim(name), *failures)
 
     def claim(self, name: str) -> Path:
         """Record ``name`` as ours before it is written; refused if a file of that name is somebody's."""
@@ -138,38 +141,38 @@ class ResultFolder:
             )
         if manifest.complete or manifest.files.get(name, "") is not None:
             self._save(replace(manifest, files={**manifest.files, name: None}, complete=False))
-        refuse_irregular(path)
+        _files.refuse_irregular(path)
         return path
 
     def remove(self, *names: str) -> None:
         """Take away files of this result that are needed no more."""
         manifest = self._own()
-        for name in names:
-            if name in manifest.files:
-                self._unlink(name)
+        for name in manifest.files.keys() & names:
+            self._unlink(name)
         self._save(replace(manifest, files={n: known for n, known in manifest.files.items() if n not in names}))
 
     def finish(self, *scratch: str, **facts: Any) -> None:
         """Put the checksum of every file but ``scratch`` ones, which may change or go, into the manifest: complete."""
         manifest = self._own()
         there = [name for name in manifest.files if self._place(name).is_file()]
-        files = {name: None if name in scratch else checksum(self._place(name)) for name in there}
-        self._save(replace(manifest, files=dict(sorted(files.items())), complete=True, facts=_plain(facts)))
+        files = {name: None if name in scratch else _files.checksum(self._place(name)) for name in there}
+        self._save(replace(manifest, files=dict(sorted(files.items())), complete=True, facts=as_json(facts)))
 
     def clear(self) -> None:
         """Take away all that the manifest names, then the manifest, then the folder if nothing else is in it."""
         manifest = self.manifest()
         if manifest is None:
             return
-        with locked(self.path / LOCK):
+        with _files.locked(self.path / LOCK):
             self._remove_leftovers(manifest)
             self._remove_files(manifest)
             (self.path / MANIFEST).unlink(missing_ok=True)
-        _remove_if_empty(self.path)
+        with suppress(OSError):  # somebody's files are in it
+            self.path.rmdir()
 
     def save_json(self, name: str, value: Any) -> None:
         """Write JSON."""
-        save_json(self.claim(name), value)
+        _files.save_json(self.claim(name), value)
 
     def save_text(self, name: str, text: str) -> None:
         """Write text."""
@@ -178,7 +181,7 @@ class ResultFolder:
 
     def save_arrays(self, name: str, **arrays: Any) -> None:
         """Write an ``.npz`` of numbers."""
-        save_arrays(self.claim(name), **arrays)
+        _files.save_arrays(self.claim(name), **arrays)
 
     def save_rows(self, name: str, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
         """Write a table as CSV; what a row has beyond the columns is left out."""
@@ -195,7 +198,7 @@ class ResultFolder:
 
     def _save(self, manifest: Manifest) -> None:
         made_by = dict.fromkeys((*manifest.made_by, this_code()))
-        save_json(self.path / MANIFEST, {**asdict(manifest), "made_by": list(made_by)})
+        _files.save_json(self.path / MANIFEST, {**asdict(manifest), "made_by": list(made_by)})
 
     def _place(self, name: str) -> Path:
         """Where a file is; refused if its name leads out of the folder or a folder on the way is a link."""
@@ -211,7 +214,7 @@ class ResultFolder:
         if not place.is_dir():
             kind = "a link to nothing" if place.is_symlink() else "a file"
             raise NotADirectoryError(f"{place} is {kind}; give another folder for the {self.kind}.")
-        refuse_unwritable(place / MANIFEST)
+        _files.refuse_unwritable(place / MANIFEST)
         if self.manifest() is not None or self.shared or not self.path.is_dir():
             return
         others = sorted(path.name for path in self.path.iterdir() if not path.name.startswith("."))
@@ -222,26 +225,9 @@ class ResultFolder:
                 "new folder."
             )
 
-    def _refuse_other_identity(self, stored: Manifest, identity: Mapping[str, Any]) -> None:
-        wanted = _plain(identity)
-        if stored.identity != wanted:
-            differs = ", ".join(differences(stored.identity, wanted))
-            maker = f" (it was made by {stored.made_by[-1]})" if stored.made_by else ""
-            raise ValueError(
-                f"{self.path} holds {_with_article(self.kind)} that differs in {differs}{maker}; give another folder, "
-                "or begin anew with --force."
-            )
-        damaged = self.damaged() if stored.complete else None
-        if damaged is not None:
-            raise ValueError(
-                f"the {self.kind} in {self.path} is damaged: {damaged} is not as it was written; give another folder, "
-                "or begin anew with --force."
-            )
-
     def _remove_leftovers(self, manifest: Manifest | None) -> None:
-        for name in (MANIFEST, *(manifest.files if manifest else ())):
-            path = self.path / name if name == MANIFEST else self._place(name)
-            for leftover in leftovers(path):
+        for path in (self.path / MANIFEST, *map(self._place, manifest.files if manifest else ())):
+            for leftover in _files.leftovers(path):
                 leftover.unlink(missing_ok=True)
 
     def _remove_files(self, manifest: Manifest) -> None:
@@ -252,10 +238,11 @@ class ResultFolder:
 
     def _unlink(self, name: str) -> None:
         path = self._place(name)
-        refuse_irregular(path)
+        _files.refuse_irregular(path)
         path.unlink(missing_ok=True)
         for parent in list(path.relative_to(self.path).parents)[:-1]:
-            _remove_if_empty(self.path / parent)
+            with suppress(OSError):  # somebody's files are in it, or it is gone
+                (self.path / parent).rmdir()
 
 
 def _refuse_links(place: Path, parts: Sequence[str]) -> Path:
@@ -276,18 +263,6 @@ def _read(text: str) -> Manifest:
     if not all(known is None or isinstance(known, str) for known in manifest.files.values()):
         raise ValueError("checksums of other types")
     return replace(manifest, made_by=tuple(map(str, manifest.made_by)))
-
-
-def _plain(value: Mapping[str, Any]) -> dict[str, Any]:
-    """As JSON gives it back, so that what is asked for compares with what was read."""
-    return dict(json.loads(json.dumps(dict(value), sort_keys=True)))
-
-
-def _remove_if_empty(folder: Path) -> None:
-    try:
-        folder.rmdir()
-    except OSError:  # somebody's files are in it, or it is gone
-        return
 
 
 def _with_article(kind: str) -> str:

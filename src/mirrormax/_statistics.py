@@ -16,9 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
-from mirrormax._checks import integer, number
-
 LEVEL = 0.95
+ENDS = (1 - LEVEL) / 2, (1 + LEVEL) / 2
 RESAMPLES = 2000
 Values = Sequence[float] | np.ndarray[Any, Any]
 
@@ -69,7 +68,7 @@ def mean(values: Values) -> Estimate:
     return difference(sample, Sample(0.0, 0.0, sample.trials))
 
 
-def difference(first: Sample | Values, second: Sample | Values, level: float = LEVEL) -> Estimate:
+def difference(first: Sample | Values, second: Sample | Values) -> Estimate:
     """The difference of two means over runs, first − second, with Welch's interval; either may be a published
     :class:`Sample`."""
     a, b = (each if isinstance(each, Sample) else Sample.of(each) for each in (first, second))
@@ -81,7 +80,7 @@ def difference(first: Sample | Values, second: Sample | Values, level: float = L
         return Estimate(middle, middle, middle)
     # Satterthwaite's degrees of freedom; those of the first alone where the second has no spread.
     freedom = sum(parts) ** 2 / (parts[0] ** 2 / (a.trials - 1) + parts[1] ** 2 / (b.trials - 1))
-    low, high = scipy.stats.t.interval(level, freedom, middle, math.sqrt(sum(parts)))
+    low, high = scipy.stats.t.interval(LEVEL, freedom, middle, math.sqrt(sum(parts)))
     return Estimate(middle, float(low), float(high))
 
 
@@ -99,10 +98,8 @@ def share(hits: npt.ArrayLike, count: int | None = None) -> Estimate:
     return Estimate(wins / trials, float(ends.low), float(ends.high))
 
 
-def bootstrap_mean(
-    values: npt.ArrayLike, *, seed: int = 0, resamples: int = RESAMPLES, level: float = LEVEL
-) -> Estimate:
-    """The mean of values (n,) and the interval that holds the middle ``level`` of the means of resampled values.
+def bootstrap_mean(values: npt.ArrayLike, *, seed: int = 0) -> Estimate:
+    """The mean of values (n,) and the interval that holds the middle 95 % of the means of resampled values.
 
     The same seed draws the same resamples of n values, so two calls on arrays of one length are paired.
 
@@ -110,11 +107,8 @@ def bootstrap_mean(
     Estimate(mean=0.5, low=0.5, high=0.5)
     """
     values = _vector("values", values)
-    level = number("level", level, above=0, below=1)
-    drawn = np.random.default_rng(seed).integers(
-        0, values.size, (integer("resamples", resamples, at_least=1), values.size)
-    )
-    low, high = np.quantile(values[drawn].mean(axis=1), [(1 - level) / 2, (1 + level) / 2])
+    drawn = np.random.default_rng(seed).integers(0, values.size, (RESAMPLES, values.size))
+    low, high = np.quantile(values[drawn].mean(axis=1), ENDS)
     return Estimate(float(values.mean()), float(low), float(high))
 
 
@@ -136,7 +130,7 @@ def rank_correlation(first: npt.ArrayLike, second: npt.ArrayLike) -> Estimate:
     if first.size != second.size or first.size < 3:
         raise ValueError(f"first has {first.size} values and second {second.size}; give 3 or more of the same things.")
     drawn = np.random.default_rng(0).integers(0, first.size, (RESAMPLES, first.size))
-    low, high = np.nanquantile(_spearman(first[drawn], second[drawn]), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    low, high = np.nanquantile(_spearman(first[drawn], second[drawn]), ENDS)
     return Estimate(round(float(_spearman(first, second)), 12), float(low), float(high))
 
 

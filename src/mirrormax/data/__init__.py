@@ -20,13 +20,7 @@ if TYPE_CHECKING:
         sphere_problem,
     )
     from mirrormax.data.text import TEXT_SOURCES, load_text, reviews_file, text_files
-    from mirrormax.data.tokenizer import (
-        bert_tokenizer,
-        encode,
-        encode_with_offsets,
-        load_tokenizer,
-        train_tokenizer,
-    )
+    from mirrormax.data.tokenizer import bert_tokenizer, encode, encode_with_offsets, load_tokenizer, train_tokenizer
     from mirrormax.problem import Problem
 
 __all__ = [

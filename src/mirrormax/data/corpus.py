@@ -11,17 +11,17 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from mirrormax._checks import as_path, integer
+from mirrormax._checks import as_path, integer, one_of
 from mirrormax._extras import extra
 from mirrormax.data.files import check_file, read_columns, read_utf8
 from mirrormax.data.labelled import Texts, split
 from mirrormax.data.text import TABLES, TEXT_SOURCES, check_texts, load_text, text_files
-from mirrormax.data.tokenizer import BATCH, LONG_WORD, be_quiet_when_forked
+from mirrormax.data.tokenizer import LONG_WORD, be_quiet_when_forked, token_ids
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -85,35 +85,44 @@ def load_corpus(
             raise ValueError(f"the table {files[0]} has {len(texts)} texts, too few for three splits; give more.")
         train, tested = split(_unlabelled(texts), test, seed)
         return (*split(train, validation, seed), tested)
-    parts = [_in_order(read_utf8(path, "text"), path, validation, test) for path in files]
-    splits = [_unlabelled(texts) for texts in zip(*parts, strict=True)]
-    return splits[0], splits[1], splits[2]
+    parts = []
+    for path in files:
+        text = read_utf8(path, "text")
+        last = round(len(text) * (1 - test))
+        first = round(last * (1 - validation))
+        parts.append((text[:first], text[first:last], text[last:]))
+        if not all(part.strip() for part in parts[-1]):
+            raise ValueError(f"the text {path} is too short to be cut into three splits; give a longer one.")
+    train, held_out, tested = map(_unlabelled, zip(*parts, strict=True))
+    return train, held_out, tested
 
 
 def _unlabelled(texts: Sequence[str]) -> Texts:
     return Texts(tuple(texts), np.zeros(len(texts), dtype=np.int64))
 
 
-def _in_order(text: str, path: Path, validation: float, test: float) -> tuple[str, str, str]:
-    last = round(len(text) * (1 - test))
-    first = round(last * (1 - validation))
-    parts = text[:first], text[first:last], text[last:]
-    if not all(part.strip() for part in parts):
-        raise ValueError(f"the text {path} is too short to be cut into three splits; give a longer one.")
-    return parts
-
-
 def language_tokenizer(kind: str, texts: Sequence[str], vocab_size: int = 1024) -> Tokenizer:
     """A tokenizer of one of the kinds ``TOKENS``; ``char`` and ``bpe`` learn from ``texts``, ``bpe`` at most
     ``vocab_size`` tokens."""
     with extra("train"):
-        from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    if kind not in TOKENS:
-        raise ValueError(f"tokens must be one of {', '.join(TOKENS)}, got {kind!r}.")
+        from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    one_of("tokens", kind, TOKENS)
     be_quiet_when_forked()
     if kind == "bpe":
-        vocabulary, merges = _learn_merges(texts, integer("vocab_size", vocab_size, at_least=BYTES + 2))
-        tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
+        learner = Tokenizer(models.BPE())
+        learner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        trainer = trainers.BpeTrainer(
+            vocab_size=integer("vocab_size", vocab_size, at_least=BYTES + 2),
+            min_frequency=2,
+            special_tokens=[END],
+            initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+            show_progress=False,
+        )
+        learner.train_from_iterator((LONG_WORD.sub(" ", text) for text in texts), trainer)
+        # Taken out of the learner, which would read END in a text as the token.
+        learnt = json.loads(learner.to_str())["model"]
+        merges = [tuple(pair) for pair in learnt["merges"]]
+        tokenizer = Tokenizer(models.BPE(vocab=learnt["vocab"], merges=merges))
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         tokenizer.decoder = decoders.ByteLevel()
         return tokenizer
@@ -126,36 +135,13 @@ def language_tokenizer(kind: str, texts: Sequence[str], vocab_size: int = 1024) 
     return tokenizer
 
 
-def _learn_merges(texts: Sequence[str], vocab_size: int) -> tuple[dict[str, int], list[tuple[str, str]]]:
-    with extra("train"):
-        from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-    learner = Tokenizer(models.BPE())
-    learner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        min_frequency=2,
-        special_tokens=[END],
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
-    )
-    learner.train_from_iterator((LONG_WORD.sub(" ", text) for text in texts), trainer)
-    # Taken out of the learner, which would read END in a text as the token.
-    learnt: Any = json.loads(learner.to_str())["model"]
-    return learnt["vocab"], [tuple(pair) for pair in learnt["merges"]]
-
-
 def token_stream(tokenizer: Tokenizer, texts: Sequence[str]) -> npt.NDArray[np.int64]:
     """The tokens of all texts, one after the other, with END (0) behind each."""
-    be_quiet_when_forked()
-    parts: list[npt.NDArray[np.int64]] = []
     if tokenizer.get_vocab_size() == 1 + BYTES:  # token 1 + b is the byte b: no need to ask the library for each
-        for text in texts:
-            parts.append(np.append(np.frombuffer(text.encode(), dtype=np.uint8).astype(np.int64) + 1, 0))
-        return np.concatenate(parts)
-    for start in range(0, len(texts), BATCH):
-        for encoding in tokenizer.encode_batch_fast(list(texts[start : start + BATCH]), add_special_tokens=False):
-            parts.append(np.array([*encoding.ids, 0], dtype=np.int64))
-    return np.concatenate(parts)
+        spelt = (np.frombuffer(text.encode(), dtype=np.uint8) for text in texts)
+        return np.concatenate([np.append(part.astype(np.int64) + 1, 0) for part in spelt])
+    numbers = token_ids(tokenizer, texts, add_special_tokens=False)
+    return np.concatenate([np.array([*ids, 0], dtype=np.int64) for ids in numbers])
 
 
 def text_of(tokenizer: Tokenizer, ids: Sequence[int]) -> str:

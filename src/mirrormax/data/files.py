@@ -91,16 +91,14 @@ def read_utf8(path: Path, what: str) -> str:
 
 
 def read_columns(path: Path, columns: Sequence[str], what: str) -> list[list[Any]]:
-    """The named columns of a ``.parquet`` file, or of any other as CSV."""
-    return (read_parquet if path.suffix.lower() == ".parquet" else read_csv)(path, columns, what)
+    """The named columns of a ``.parquet`` file, or of any other as CSV, each a list of all rows' values.
 
-
-def read_csv(path: Path, columns: Sequence[str], what: str = "CSV file") -> list[list[str]]:
-    """The named columns, each a list of all rows' fields; the first line holds the names of the columns.
-
-    Blank lines are skipped. A row with more or fewer fields than there are names, a quote that is never closed, or a
-    field of more than 16,777,216 characters is refused by row: pyarrow's reader takes an open quote for a text.
+    The first line of CSV holds the names of the columns. Blank lines are skipped. A row with more or fewer fields than
+    there are names, a quote that is never closed, or a field of more than 16,777,216 characters is refused by row:
+    pyarrow's reader takes an open quote for a text.
     """
+    if path.suffix.lower() == ".parquet":
+        return _read_parquet(path, columns, what)
     where, rows = f"the {what} {path}", list[dict[str, str]]()
     limit = csv.field_size_limit(LONGEST_FIELD)  # global, so it is put back
     try:
@@ -120,8 +118,8 @@ def read_csv(path: Path, columns: Sequence[str], what: str = "CSV file") -> list
     return [[row[column] for row in rows] for column in columns]
 
 
-def read_parquet(path: Path, columns: Sequence[str], what: str = "parquet file") -> list[list[Any]]:
-    """The named columns, each a list of all rows' values as plain Python objects (None where a row is null)."""
+def _read_parquet(path: Path, columns: Sequence[str], what: str) -> list[list[Any]]:
+    """The values are plain Python objects, None where a row is null."""
     with extra("train"):
         import pyarrow as pa
         import pyarrow.parquet as pq

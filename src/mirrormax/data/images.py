@@ -10,6 +10,7 @@ CIFAR-100), then 3 planes of 32 x 32 bytes.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +23,6 @@ from mirrormax.data.labelled import ImageData, Images, split
 LEVELS = 16  # a pixel of a digit counts the inked points of a 4 x 4 square
 TEST_SHARE = 0.2  # of the digits
 SHAPE = (3, 32, 32)
-PIXELS = 3 * 32 * 32
 
 
 @dataclass(frozen=True)
@@ -54,14 +54,23 @@ def load_images(source: str, data_dir: str | Path | None = None) -> ImageData:
     """
     paths = image_files(source, data_dir)
     if source == "digits":
-        return _load_digits()
+        from sklearn import datasets
+
+        bunch = datasets.load_digits()
+        pixels = np.rint(bunch.images * (255 / LEVELS)).astype(np.uint8)[:, None]
+        train, test = split(Images(pixels, bunch.target), TEST_SHARE, seed=0)  # always the same ones
+        return ImageData("digits", tuple(map(str, bunch.target_names)), train, test)
     layout = LAYOUTS[source]
     (names,) = (path for path in paths if path.name == layout.names)
     batches = {path.name: read_batch(path, layout.label_ranges) for path in paths if path != names}
-    test = batches.pop(layout.test, None)
+    tested = batches.pop(layout.test, None)
     pixels = np.concatenate([batch.pixels for batch in batches.values()])
     train = Images(pixels, np.concatenate([batch.labels for batch in batches.values()]))
-    return ImageData(source, _class_names(names, layout.label_ranges[-1]), train, test)
+    lines = [line.strip() for line in read_utf8(names, "file of class names").splitlines()]
+    classes, count = tuple(line for line in lines if line), layout.label_ranges[-1]
+    if len(set(classes)) != count or len(classes) != count:
+        raise ValueError(f"{names} must name {count} different classes, one per line, but has {len(set(classes))}.")
+    return ImageData(source, classes, train, tested)
 
 
 def image_files(source: str, data_dir: str | Path | None = None) -> list[Path]:
@@ -86,20 +95,10 @@ def image_files(source: str, data_dir: str | Path | None = None) -> list[Path]:
     return [*paths, folder / layout.names, *([test] if test.exists() else [])]
 
 
-def _load_digits() -> ImageData:
-    """Grey images of 8 x 8, a fifth of every class as test images, always the same ones."""
-    with extra("train"):
-        from sklearn import datasets
-    bunch = datasets.load_digits()
-    pixels = np.rint(bunch.images * (255 / LEVELS)).astype(np.uint8)[:, None]
-    train, test = split(Images(pixels, bunch.target), TEST_SHARE, seed=0)
-    return ImageData("digits", tuple(map(str, bunch.target_names)), train, test)
-
-
 def read_batch(path: Path, label_ranges: tuple[int, ...]) -> Images:
     """The images of one CIFAR file, whose rows have as many label bytes as there are ranges."""
     content = np.frombuffer(read_bytes(path, "CIFAR file"), dtype=np.uint8)
-    width = len(label_ranges) + PIXELS
+    width = len(label_ranges) + math.prod(SHAPE)
     whole, rest = divmod(content.size, width)
     if rest:
         raise ValueError(
@@ -115,10 +114,3 @@ def read_batch(path: Path, label_ranges: tuple[int, ...]) -> Images:
             )
     labels = rows[:, len(label_ranges) - 1].astype(np.int64)
     return Images(rows[:, len(label_ranges) :].reshape(whole, *SHAPE).copy(), labels)
-
-
-def _class_names(path: Path, count: int) -> tuple[str, ...]:
-    names = tuple(line.strip() for line in read_utf8(path, "file of class names").splitlines() if line.strip())
-    if len(set(names)) != count or len(names) != count:
-        raise ValueError(f"{path} must name {count} different classes, one per line, but has {len(set(names))}.")
-    return names

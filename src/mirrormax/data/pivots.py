@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from mirrormax.data.files import read_csv
+from mirrormax.data.files import read_columns
 
 KINDS = ("plain", "negation", "contrast")
 """The kinds of reviews; see above."""
@@ -57,19 +57,13 @@ def load_pivots() -> tuple[Pivot, ...]:
     >>> load_pivots()[0].words
     ('Superb',)
     """
-    columns = read_csv(Path(__file__).with_name("pivots.csv"), ("id", "label", "kind", "text"), "benchmark")
+    columns = read_columns(Path(__file__).with_name("pivots.csv"), ("id", "label", "kind", "text"), "benchmark")
     pivots = []
     for identity, label, kind, marked in zip(*columns, strict=True):
-        text, spans = _unmark(marked)
-        pivots.append(Pivot(identity, text, int(label), kind, spans))
+        text, spans = "", list[Span]()
+        for number, piece in enumerate(re.split(r"\[([^][]*)\]", marked)):
+            if number % 2:  # it stood in brackets
+                spans.append((len(text), len(text) + len(piece)))
+            text += piece
+        pivots.append(Pivot(identity, text, int(label), kind, tuple(spans)))
     return tuple(pivots)
-
-
-def _unmark(marked: str) -> tuple[str, tuple[Span, ...]]:
-    """The text without its brackets, and where in it the marked words are."""
-    text, spans = "", list[Span]()
-    for number, piece in enumerate(re.split(r"\[([^][]*)\]", marked)):
-        if number % 2:
-            spans.append((len(text), len(text) + len(piece)))
-        text += piece
-    return text, tuple(spans)

@@ -25,17 +25,17 @@ OPTIONAL = ("alpha", "mask")
 
 def load_problem(path: str | Path) -> Problem:
     """Read a problem from an ``.npz`` file with arrays X, y, z, v and optionally alpha and mask."""
-    arrays, known = read_npz(path), (*REQUIRED, *OPTIONAL)
+    arrays, known = read_npz(path), {name.lower(): name for name in (*REQUIRED, *OPTIONAL)}
     for name in REQUIRED:
         if name not in arrays:
             raise ValueError(f"the problem file {path} has no array {name!r}; it must hold X, y, z and v.")
     for name in arrays:
         # A misspelt alpha that nobody reads would change the problem without a word.
-        if name not in known and name.lower() in {k.lower() for k in known}:
-            meant = next(k for k in known if k.lower() == name.lower())
+        meant = known.get(name.lower(), name)
+        if name != meant:
             raise ValueError(f"the problem file {path} has an array {name!r}; did you mean {meant!r}?")
     try:
-        problem = Problem(**{name: arrays[name] for name in known if name in arrays})
+        problem = Problem(**{name: arrays[name] for name in known.values() if name in arrays})
     except (TypeError, ValueError) as error:
         raise ValueError(f"the problem file {path} is not a problem: {error}") from error
     if problem.batch_shape:

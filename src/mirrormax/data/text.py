@@ -23,15 +23,7 @@ import numpy as np
 
 from mirrormax._checks import instance
 from mirrormax._identity import content_digest
-from mirrormax.data.files import (
-    LONGEST_TEXT,
-    check_file,
-    read_columns,
-    read_csv,
-    read_parquet,
-    read_utf8,
-    resolve_data_dir,
-)
+from mirrormax.data.files import LONGEST_TEXT, check_file, read_columns, read_utf8, resolve_data_dir
 from mirrormax.data.labelled import TextData, Texts
 
 TEXT_SOURCES = ("reviews", "imdb")
@@ -56,11 +48,7 @@ SHARD = re.compile(r"(?:train|test)-(\d+)-of-(\d+)(?:-[0-9a-f]+)?\.parquet")
 
 
 def load_text(
-    source: str | Path,
-    data_dir: str | Path | None = None,
-    *,
-    text_column: str = "text",
-    label_column: str = "label",
+    source: str | Path, data_dir: str | Path | None = None, *, text_column: str = "text", label_column: str = "label"
 ) -> TextData:
     """Labelled texts of a named source or of a file.
 
@@ -72,40 +60,33 @@ def load_text(
         text_column: the column of a file that holds the texts.
         label_column: the column of a file that holds the classes, as strings or integers.
     """
-    if _kind_of(source) == "table":
-        return load_table(Path(source), text_column, label_column)
-    folder = _imdb_folder(source, data_dir)
-    if folder is None:
-        path = reviews_file()
+    files = _files_by_split(source, data_dir)
+    if source not in TEXT_SOURCES:
+        return _load_table(files["train"][0], text_column, label_column)
+    if "test" not in files:
+        (path,) = files["train"]
         return _read_package(str(source), path, content_digest(path))
-    train, test = (_imdb_split(name, paths) for name, paths in imdb_files(folder).items())
+    train, test = (_imdb_split(name, paths) for name, paths in files.items())
     return TextData("imdb", SENTIMENTS, train, test)
 
 
 def text_files(source: str | Path, data_dir: str | Path | None = None) -> list[Path]:
     """The files that :func:`load_text` would read, in order; OSError with one sentence where one is missing."""
-    if _kind_of(source) == "table":
-        check_file(Path(source), "table")
-        return [Path(source)]
-    folder = _imdb_folder(source, data_dir)
-    return [reviews_file()] if folder is None else [path for paths in imdb_files(folder).values() for path in paths]
+    return [path for paths in _files_by_split(source, data_dir).values() for path in paths]
 
 
-def _imdb_folder(source: str | Path, data_dir: str | Path | None) -> Path | None:
-    """Where all of IMDb is; None for what the package has."""
-    return resolve_data_dir(data_dir) if source == "imdb" else None
-
-
-def _kind_of(source: str | Path) -> str:
+def _files_by_split(source: str | Path, data_dir: str | Path | None) -> dict[str, list[Path]]:
     instance("source", source, (str, Path), "a name or a path")
     if source in TEXT_SOURCES:
-        return str(source)
-    if Path(source).suffix.lower() in TABLES:
-        return "table"
-    raise ValueError(f"{str(source)!r} is no text data; choose 'reviews', 'imdb' or a .csv or .parquet file.")
+        folder = resolve_data_dir(data_dir) if source == "imdb" else None
+        return {"train": [reviews_file()]} if folder is None else imdb_files(folder)
+    if Path(source).suffix.lower() not in TABLES:
+        raise ValueError(f"{str(source)!r} is no text data; choose 'reviews', 'imdb' or a .csv or .parquet file.")
+    check_file(Path(source), "table")
+    return {"train": [Path(source)]}
 
 
-def load_table(path: Path, text_column: str = "text", label_column: str = "label") -> TextData:
+def _load_table(path: Path, text_column: str, label_column: str) -> TextData:
     """Texts and classes from two columns of a ``.csv`` or ``.parquet`` file.
 
     The classes are the labels that occur, sorted: as numbers where all are integers, else as strings.
@@ -116,7 +97,9 @@ def load_table(path: Path, text_column: str = "text", label_column: str = "label
     texts, labels = read_columns(path, [text_column, label_column], "table")
     check_texts(texts, where)
     named = [_class_name(label, row, where) for row, label in enumerate(labels, start=1)]
-    classes = _sorted_classes(named)
+    distinct = set(named)
+    all_integers = all(INTEGER.fullmatch(name) for name in distinct)
+    classes = sorted(distinct, key=lambda name: (int(name) if all_integers else 0, name))
     if len(classes) < 2:
         raise ValueError(
             f"{where} has fewer than two classes in column {label_column!r}, {reprlib.repr(classes)}; give two or more."
@@ -173,13 +156,6 @@ def _class_name(label: Any, row: int, where: str) -> str:
     return str(int(value))
 
 
-def _sorted_classes(names: Sequence[str]) -> list[str]:
-    distinct = set(names)
-    if all(INTEGER.fullmatch(name) for name in distinct):
-        return sorted(distinct, key=lambda name: (int(name), name))
-    return sorted(distinct)
-
-
 def reviews_file() -> Path:
     """Where the installed package keeps its reviews; finding a top-level package does not import it."""
     spec = find_spec(PACKAGE)
@@ -194,7 +170,7 @@ def _read_package(name: str, path: Path, digest: str) -> TextData:
     """Read once: a sweep asks for the same texts again and again."""
     if digest != SHA256:
         raise ValueError(f"the review file {path} has SHA-256 {digest}, not {SHA256}; {INSTALL} --force-reinstall.")
-    sources, texts, labels = read_csv(path, ["source", "text", "label"], "review file")
+    sources, texts, labels = read_columns(path, ["source", "text", "label"], "review file")
     chosen = [i for i, source in enumerate(sources) if source == PACKAGED[name]]
     where = f"the rows {PACKAGED[name]!r} of the review file {path}"
     train = sentiment_texts([texts[i] for i in chosen], [labels[i] for i in chosen], where)
@@ -220,21 +196,20 @@ def imdb_files(data_dir: Path) -> dict[str, list[Path]]:
 
 
 def _imdb_split(name: str, paths: Sequence[Path]) -> Texts:
-    parts = [_imdb_texts(path) for path in paths]
-    texts = tuple(text for part in parts for text in part.texts)
-    whole = Texts(texts, np.concatenate([part.labels for part in parts]))
-    if len(np.unique(whole.labels)) < len(SENTIMENTS):  # of which nothing can be learnt
+    """The reviews of these files: tables of the hub, or each one review in the folder of its class."""
+    parts = []
+    for path in paths:
+        if path.suffix == ".parquet":
+            texts, labels = read_columns(path, ["text", "label"], "IMDb file")
+            parts.append(sentiment_texts(texts, labels, f"the IMDb file {path}"))
+        else:
+            text, label = read_utf8(path, "review"), int(path.parent.name == "pos")
+            parts.append(sentiment_texts([text], [label], f"the review {path}"))
+    whole = np.concatenate([part.labels for part in parts])
+    if len(np.unique(whole)) < len(SENTIMENTS):  # of which nothing can be learnt
         where = f"the {name} split in {paths[0].parent}"
         raise ValueError(f"{where} has reviews of fewer than two classes; get all of it.")
-    return whole
-
-
-def _imdb_texts(path: Path) -> Texts:
-    """The reviews of one file: a table of the hub, or one review in the folder of its class."""
-    if path.suffix == ".parquet":
-        texts, labels = read_parquet(path, ["text", "label"], "IMDb file")
-        return sentiment_texts(texts, labels, f"the IMDb file {path}")
-    return sentiment_texts([read_utf8(path, "review")], [int(path.parent.name == "pos")], f"the review {path}")
+    return Texts(tuple(text for part in parts for text in part.texts), whole)
 
 
 def _hub_paths(folder: Path, name: str) -> list[Path]:

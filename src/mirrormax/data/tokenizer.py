@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -109,12 +109,15 @@ def encode(tokenizer: Tokenizer, texts: Sequence[str], max_length: int) -> list[
     """Each text as [CLS] … [SEP], at most ``max_length`` numbers; a longer text loses its end but keeps its [SEP]."""
     _check_texts(texts)
     integer("max_length", max_length, at_least=SHORTEST)
+    return [np.array(_cut(ids, max_length), dtype=np.int64) for ids in token_ids(tokenizer, texts)]
+
+
+def token_ids(tokenizer: Tokenizer, texts: Sequence[str], **options: Any) -> Iterator[list[int]]:
+    """The numbers of each text's tokens, a batch of texts at a time."""
     be_quiet_when_forked()
-    encoded = []
     for start in range(0, len(texts), BATCH):
-        for encoding in tokenizer.encode_batch_fast(list(texts[start : start + BATCH])):
-            encoded.append(np.array(_cut(encoding.ids, max_length), dtype=np.int64))
-    return encoded
+        for encoding in tokenizer.encode_batch_fast(list(texts[start : start + BATCH]), **options):
+            yield encoding.ids
 
 
 def encode_with_offsets(
@@ -126,10 +129,8 @@ def encode_with_offsets(
     """
     integer("max_length", max_length, at_least=SHORTEST)
     encoding = tokenizer.encode(text)
-    return (
-        np.array(_cut(encoding.ids, max_length), dtype=np.int64),
-        np.array(_cut(encoding.offsets, max_length), dtype=np.int64),
-    )
+    ids, offsets = (np.array(_cut(part, max_length), dtype=np.int64) for part in (encoding.ids, encoding.offsets))
+    return ids, offsets
 
 
 def bert_tokenizer(tokens: Sequence[str]) -> Tokenizer:

@@ -34,7 +34,6 @@ KINDS: dict[str, tuple[type[Any], type[Any]]] = {
     "vision": (VisionTransformer, VisionConfig),
     "lm": (Decoder, DecoderConfig),
 }
-OF_TEXT = ("sentiment", "lm")
 FLOATS = (torch.float16, torch.float32, torch.float64)
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
 SPARSE_WEIGHTS = "model.sparse.safetensors"
@@ -70,7 +69,14 @@ def save_model(
     """
     folder = Path(folder)
     description = _describe(model, classes, training)
-    _refuse_files_of_others(folder)
+    try:
+        _read_config(folder)
+    except (OSError, ValueError):
+        present = next((name for name in (CONFIG, WEIGHTS, TOKENIZER) if os.path.lexists(folder / name)), None)
+        if present is not None:
+            raise ValueError(
+                f"{folder / present} is not of a model that mirrormax has saved; give an empty or new folder."
+            ) from None
     # Claimed first, with a checksum that no weights have: if killed from here on, it is no model and still ours.
     save_json(folder / CONFIG, {**description, "sha256": ""})
     if tokenizer is None:
@@ -86,49 +92,43 @@ def write_model(
     tokenizer: Any = None,
     training: Mapping[str, Any] | None = None,
     *,
+    under: str = "",
     sparse: bool = False,
 ) -> None:
     """The files of :func:`save_model`, each through ``writing(name, *failures)``, which gives a path to write it to.
 
-    With ``sparse`` the weights are kept by :func:`mirrormax.pruning.save_sparse`.
+    All names begin with ``under``. With ``sparse`` the weights are kept by :func:`mirrormax.pruning.save_sparse`.
     """
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     description = _describe(model, classes, training)
     state = {name: value.detach().contiguous().cpu() for name, value in model.state_dict().items()}
-    with writing(SPARSE_WEIGHTS if sparse else WEIGHTS, SafetensorError) as temporary:
+    with writing(under + (SPARSE_WEIGHTS if sparse else WEIGHTS), SafetensorError) as temporary:
         if sparse:
             save_sparse(temporary, state)
         else:
             save_file(state, temporary)
         sha256 = checksum(temporary)
     if tokenizer is not None:
-        with writing(TOKENIZER) as temporary:
+        with writing(under + TOKENIZER) as temporary:
             temporary.write_text(tokenizer.to_str(), encoding="utf-8")
-    with writing(CONFIG) as temporary:
+    with writing(under + CONFIG) as temporary:
         text = json.dumps({**description, "sha256": sha256}, indent=2, sort_keys=True)
         temporary.write_text(text + "\n", encoding="utf-8")
 
 
 def _describe(model: nn.Module, classes: Sequence[str], training: Mapping[str, Any] | None) -> dict[str, Any]:
-    kind, config = _kind_of(model), cast(Any, model.config)
+    kind = next((kind for kind, (model_type, _) in KINDS.items() if isinstance(model, model_type)), None)
+    if kind is None:
+        known = ", ".join(model_type.__name__ for model_type, _ in KINDS.values())
+        raise TypeError(f"model must be one of {known}, got {type(model).__name__}.")
+    config = cast(Any, model.config)
     expected = 0 if kind == "lm" else config.classes
     if len(classes) != expected:
         raise ValueError(f"classes must be {expected} names, one for each class, got {len(classes)}.")
-    description = {"format": FORMAT, "kind": kind, "model": asdict(config), "classes": list(classes)}
-    return {**description, "training": dict(training or {})}
-
-
-def _refuse_files_of_others(folder: Path) -> None:
-    try:
-        _read_config(folder)
-    except (OSError, ValueError):
-        present = next((name for name in (CONFIG, WEIGHTS, TOKENIZER) if os.path.lexists(folder / name)), None)
-        if present is not None:
-            raise ValueError(
-                f"{folder / present} is not of a model that mirrormax has saved; give an empty or new folder."
-            ) from None
+    sizes, names = asdict(config), list(classes)
+    return {"format": FORMAT, "kind": kind, "model": sizes, "classes": names, "training": dict(training or {})}
 
 
 def load_model(folder: str | Path) -> Checkpoint:
@@ -145,16 +145,8 @@ def load_model(folder: str | Path) -> Checkpoint:
         raise ValueError(f"{folder / CONFIG} describes no {kind} model ({error}); save the model again.") from error
     is_sparse = not (folder / WEIGHTS).is_file() and (folder / SPARSE_WEIGHTS).is_file()
     _load_weights(folder / (SPARSE_WEIGHTS if is_sparse else WEIGHTS), model, description.get("sha256"))
-    tokenizer = _read_tokenizer(folder / TOKENIZER, config.vocab_size) if kind in OF_TEXT else None
+    tokenizer = _read_tokenizer(folder / TOKENIZER, config.vocab_size) if kind != "vision" else None
     return Checkpoint(model.eval(), kind, tuple(description["classes"]), tokenizer, description["training"])
-
-
-def _kind_of(model: nn.Module) -> str:
-    for kind, (model_type, _) in KINDS.items():
-        if isinstance(model, model_type):
-            return kind
-    names = ", ".join(model_type.__name__ for model_type, _ in KINDS.values())
-    raise TypeError(f"model must be one of {names}, got {type(model).__name__}.")
 
 
 def _read_config(folder: Path) -> dict[str, Any]:

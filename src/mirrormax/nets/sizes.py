@@ -122,11 +122,6 @@ class DecoderConfig:
                 f"and heads={self.heads}."
             )
 
-    @property
-    def classes(self) -> int:
-        """What the model chooses from: the tokens."""
-        return self.vocab_size
-
     def llama(self) -> dict[str, Any]:
         """The same sizes as arguments of Hugging Face's ``LlamaConfig``."""
         return {

@@ -16,8 +16,6 @@ from torch.nn import functional
 from mirrormax.nets.layers import Dropout, SelfAttention
 from mirrormax.nets.sizes import TransformerConfig
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": functional.gelu, "relu": functional.relu}
-
 
 class TransformerBlock(nn.Module):
     """Attention and a two-layer perceptron, each added to its input and then normalised.
@@ -32,7 +30,7 @@ class TransformerBlock(nn.Module):
         self.expand = nn.Linear(config.dim, config.hidden, bias=False)
         self.contract = nn.Linear(config.hidden, config.dim, bias=False)
         self.hidden_norm = nn.LayerNorm(config.dim, bias=config.norm_bias)
-        self.activation = ACTIVATIONS[config.activation]
+        self.activation: Callable[[Tensor], Tensor] = getattr(functional, config.activation)
         self.dropout: nn.Dropout = Dropout(config.dropout)
 
     def forward(self, x: Tensor, mask: Tensor | None, *, first_only: bool = False) -> Tensor:

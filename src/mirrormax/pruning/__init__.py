@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 from mirrormax._lazy import lazy
 
 if TYPE_CHECKING:
-    from mirrormax.pruning.compressed import Compressed, SparseLinear, compress
-    from mirrormax.pruning.files import load_sparse, save_sparse
+    from mirrormax.pruning.compact import Compressed, SparseLinear, compress, load_sparse, save_sparse
     from mirrormax.pruning.inputs import answer
     from mirrormax.pruning.places import Pruned
     from mirrormax.pruning.pruner import check_choices, prune

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -62,6 +63,7 @@ def input_sums(
 ) -> dict[str, Tensor]:
     """The sum over batches of ``of(X)``, by tensor, X (tokens × inputs) being what it is multiplied with.
 
+    X is without padding, and in single precision at least.
     ``run(k)`` runs on the k-th batch what these tensors are in; all of the model if it is None. Tensors whose inputs
     are not seen, or are no numbers, are refused in the name of the score ``by``.
     """
@@ -69,7 +71,9 @@ def input_sums(
     real: Tensor | None = None
 
     def see(name: str, x: Tensor) -> None:
-        value = of(_tokens(x, real))
+        x = x.detach() if x.dtype == torch.float64 else x.detach().float()
+        with_padding = real is not None and x.ndim == 3 and x.shape[:2] == real.shape
+        value = of(x[real] if with_padding else x.flatten(0, -2))
         totals[name] = totals[name].add_(value) if name in totals else value
 
     with watching(model, places, see):
@@ -94,15 +98,6 @@ def check_seen(places: Iterable[str], seen: Container[str], by: str) -> None:
                 f"by={by!r} needs the inputs of {name}, and the model did not call its layer on these batches; leave "
                 "it out of params, or use by='magnitude'."
             )
-
-
-def _tokens(x: Tensor, real: Tensor | None) -> Tensor:
-    """Inputs (B, T, inputs) as (tokens, inputs), without padding and in single precision at least."""
-    x = x.detach()
-    x = x if x.dtype == torch.float64 else x.float()
-    if real is not None and x.ndim == 3 and x.shape[:2] == real.shape:
-        return x[real]
-    return x.flatten(0, -2)
 
 
 @contextmanager
@@ -145,10 +140,15 @@ def watching(model: nn.Module, places: Mapping[str, Place], see: See) -> Iterato
     not call; the inputs of these are the attention module's own.
     """
     names = {(place.module, place.own): name for name, place in places.items()}
+
+    def before(name: str, module: nn.Module, args: tuple[Any, ...]) -> None:
+        if args:
+            see(name, _patches(module, args[0]) if isinstance(module, nn.Conv2d) else args[0])
+
     with ExitStack() as stack:
         for (module, own), name in names.items():
             if own == "weight":
-                stack.callback(module.register_forward_pre_hook(_seen_by(see, name)).remove)
+                stack.callback(module.register_forward_pre_hook(partial(before, name)).remove)
         for module in model.modules():
             _watch_uncalled(module, names, see, stack)
         if any(isinstance(module, nn.MultiheadAttention) for module in model.modules()):
@@ -156,26 +156,16 @@ def watching(model: nn.Module, places: Mapping[str, Place], see: See) -> Iterato
         yield
 
 
-def _seen_by(see: See, name: str) -> Callable[..., None]:
-    def hook(module: nn.Module, args: tuple[Any, ...]) -> None:
-        if args:
-            see(name, _patches(module, args[0]) if isinstance(module, nn.Conv2d) else args[0])
-
-    return hook
-
-
 def _patches(layer: nn.Conv2d, x: Tensor) -> Tensor:
     """The patches (B, places, inputs) that a convolution multiplies its filters with."""
     if layer.groups != 1 or isinstance(layer.padding, str):
         raise ValueError(f"{layer} has groups, or padding by name, and cannot be scored by inputs; leave it out.")
-    columns = functional.unfold(x, layer.kernel_size, layer.dilation, layer.padding, layer.stride)
-    return columns.transpose(1, 2)
+    return functional.unfold(x, layer.kernel_size, layer.dilation, layer.padding, layer.stride).transpose(1, 2)
 
 
 def _watch_uncalled(module: nn.Module, names: Mapping[Any, str], see: See, stack: ExitStack) -> None:
     """Tell the module's input for those of its projections that it does not call."""
-    children = dict(module.named_children())
-    parts = [children[name] for name in separate_projections(module) or ()]
+    parts = [module.get_submodule(name) for name in separate_projections(module) or ()]
     parts = [part for part in parts if (part, "weight") in names]
     called: set[nn.Module] = set()
 
@@ -200,10 +190,9 @@ class _MultiheadInputs(TorchFunctionMode):
         self.names, self.see = names, see
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
         if func is not functional.multi_head_attention_forward:
-            return func(*args, **kwargs)
-        bound = inspect.signature(func).bind(*args, **kwargs)
+            return func(*args, **(kwargs or {}))
+        bound = inspect.signature(func).bind(*args, **(kwargs or {}))
         given = bound.arguments
         weight, bias = given["out_proj_weight"], given["out_proj_bias"]
         module = next(attention for attention in self.modules if attention.out_proj.weight is weight)

@@ -5,6 +5,7 @@ Masks are those of ``torch.nn.utils.prune``: put on, taken off, or made part of 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -23,6 +24,15 @@ class Place:
     name: str  # in the whole model
     module: nn.Module
     own: str
+
+    @classmethod
+    def of(cls, model: nn.Module, name: str) -> Place:
+        """The place of a parameter, which ``name`` names with or without what a mask adds."""
+        path, _, own = name.rpartition(".")
+        module = model.get_submodule(path)
+        plain = own.removesuffix("_orig")
+        own = plain if f"{plain}_mask" in module._buffers else own
+        return cls(f"{path}.{own}" if path else own, module, own)
 
     @property
     def is_masked(self) -> bool:
@@ -63,10 +73,19 @@ def find_places(model: nn.Module, params: str | Sequence[str]) -> dict[str, Plac
     """The tensors that ``params`` names, by full name; shared ones and weights that are no numbers are refused."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be an nn.Module, got {type(model).__name__}.")
-    places = {place.name: place for place in _all_places(model)}
+    places: dict[str, Place] = {}
+    holders: dict[int, list[str]] = defaultdict(list)
+    for full, param in model.named_parameters(remove_duplicate=False):
+        place = Place.of(model, full)
+        places[place.name] = place
+        holders[id(param)].append(full)
     chosen = _chosen(model, places, params)
-    _refuse_shared(model, chosen)
     for name, place in chosen.items():
+        names = holders[id(place.parameter)]
+        if len(names) > 1:
+            raise ValueError(
+                f"{name} is shared ({', '.join(names)}), and a mask would part it; leave it out of params."
+            )
         if not bool(torch.isfinite(place.parameter).all()):
             raise ValueError(f"{name} holds weights that are NaN or infinite; mend the model, or leave {name} out.")
     return chosen
@@ -77,28 +96,16 @@ def matrix_shapes(places: Mapping[str, Place]) -> dict[str, torch.Size]:
     return {name: place.matrix(place.parameter).shape for name, place in places.items()}
 
 
-def _all_places(model: nn.Module) -> list[Place]:
-    places = []
-    for path, module in model.named_modules():
-        for own, param in module._parameters.items():
-            if param is None:
-                continue
-            plain = own.removesuffix("_orig")
-            own = plain if f"{plain}_mask" in module._buffers else own
-            places.append(Place(f"{path}.{own}" if path else own, module, own))
-    return places
-
-
 def _chosen(model: nn.Module, places: Mapping[str, Place], params: str | Sequence[str]) -> dict[str, Place]:
     if isinstance(params, str) and params in ("matrices", "attention"):
         try:
-            found = param_groups(model, scope=params)[0]["params"]  # type: ignore[arg-type]
+            weights = param_groups(model, scope=params)[0]["params"]  # type: ignore[arg-type]
         except ValueError as error:
             raise ValueError(
                 f"params={params!r} names no tensor of {type(model).__name__}; give a list of patterns, such as "
                 "['*.weight']."
             ) from error
-        ids = {id(param) for param in found}
+        ids = set(map(id, weights))
         return {name: place for name, place in places.items() if id(place.parameter) in ids}
     if not isinstance(params, list | tuple) or not params or not all(isinstance(pattern, str) for pattern in params):
         raise ValueError(f"params must be 'matrices', 'attention' or a list of patterns, got {params!r}.")
@@ -108,18 +115,6 @@ def _chosen(model: nn.Module, places: Mapping[str, Place], params: str | Sequenc
                 f"the pattern {pattern!r} in params matches no parameter; names look like {list(places)[:1]}."
             )
     return {name: place for name, place in places.items() if any(fnmatchcase(name, pattern) for pattern in params)}
-
-
-def _refuse_shared(model: nn.Module, places: Mapping[str, Place]) -> None:
-    holders: dict[int, list[str]] = {}
-    for name, param in model.named_parameters(remove_duplicate=False):
-        holders.setdefault(id(param), []).append(name)
-    for name, place in places.items():
-        names = holders[id(place.parameter)]
-        if len(names) > 1:
-            raise ValueError(
-                f"{name} is shared ({', '.join(names)}), and a mask would part it; leave it out of params."
-            )
 
 
 @dataclass
@@ -156,8 +151,7 @@ class Pruned:
 
     def _places(self) -> Iterator[Place]:
         for name in self.tensors:
-            path, _, own = name.rpartition(".")
-            place = Place(name, self.model.get_submodule(path), own)
+            place = Place.of(self.model, name)
             if not place.is_masked:
                 raise ValueError(f"{name} has no mask any more; it was undone or finished before.")
             yield place
@@ -176,11 +170,8 @@ def put_mask_on(place: Place, keep: Tensor) -> None:
 
 def counted(places: Mapping[str, Place]) -> dict[str, tuple[int, int]]:
     """Pruned entries and all entries of tensors with masks."""
-    counts = {}
-    for name, place in places.items():
-        if place.mask is not None:
-            counts[name] = int((~place.mask).sum()), place.parameter.numel()
-    return counts
+    masks = {name: place.mask for name, place in places.items()}
+    return {name: (int((~mask).sum()), mask.numel()) for name, mask in masks.items() if mask is not None}
 
 
 def _take_mask_off(place: Place) -> None:
@@ -194,13 +185,11 @@ def _take_mask_off(place: Place) -> None:
     module.register_parameter(own, weight)
 
 
-class _OutputMask:
+def _mask_output(attention: nn.MultiheadAttention, inputs: object) -> None:
     """nn.MultiheadAttention multiplies by its output weight without calling the layer, whose mask would not be seen."""
-
-    def __call__(self, attention: nn.MultiheadAttention, inputs: object) -> None:
-        layer = attention.out_proj
-        if "weight_orig" in layer._parameters:
-            layer.weight = layer.get_parameter("weight_orig") * layer.get_buffer("weight_mask")
+    layer = attention.out_proj
+    if "weight_orig" in layer._parameters:
+        layer.weight = layer.get_parameter("weight_orig") * layer.get_buffer("weight_mask")
 
 
 def let_attention_see_its_output_mask(model: nn.Module) -> None:
@@ -208,5 +197,5 @@ def let_attention_see_its_output_mask(model: nn.Module) -> None:
     for module in model.modules():
         if not isinstance(module, nn.MultiheadAttention) or "weight_orig" not in module.out_proj._parameters:
             continue
-        if not any(isinstance(hook, _OutputMask) for hook in module._forward_pre_hooks.values()):
-            module.register_forward_pre_hook(_OutputMask())
+        if _mask_output not in module._forward_pre_hooks.values():
+            module.register_forward_pre_hook(_mask_output)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 import torch
@@ -11,7 +11,6 @@ from torch import nn
 
 from mirrormax._checks import number
 from mirrormax.pruning.places import (
-    Place,
     Pruned,
     counted,
     find_places,
@@ -21,7 +20,7 @@ from mirrormax.pruning.places import (
 )
 from mirrormax.pruning.scoring import RULES, Loss, Scores, scores
 from mirrormax.pruning.sparsegpt import sparsegpt
-from mirrormax.pruning.units import SCOPES, find_units, kept_of_each, kept_units
+from mirrormax.pruning.units import SCOPES, find_units, kept_units
 
 SPARSEGPT = "sparsegpt"
 PATTERN = re.compile(r"([1-9]\d*):([1-9]\d*)")
@@ -98,8 +97,12 @@ def prune(
     by, compared = check_choices(share, by, scope, structured, batches is not None)
     pattern = _pattern(structured, share)
     places = find_places(model, params)
-    if pattern is not None:
-        _check_rows(places, *pattern)
+    for name, (_, inputs) in matrix_shapes(places).items():
+        if pattern is not None and inputs % pattern[1]:
+            raise ValueError(
+                f"structured={structured!r} needs rows whose length is a multiple of {pattern[1]}, and {name} has "
+                f"{inputs} inputs; leave it out of params."
+            )
     pruned = Pruned(model, {})
     if by == SPARSEGPT:
         try:
@@ -113,18 +116,14 @@ def prune(
             pruned.undo()
             raise
     else:
-        found: Scores = (
-            by if isinstance(by, Scores) else scores(model, by, structured, params=params, batches=batches, loss=loss)
-        )
-        if found.shapes != matrix_shapes(places):
+        if not isinstance(by, Scores):
+            by = scores(model, by, structured, params=params, batches=batches, loss=loss)
+        if by.shapes != matrix_shapes(places):
             raise ValueError(
                 "by holds scores of other tensors than those that params names in this model; score this model."
             )
         with torch.no_grad():
-            if pattern is None:
-                kept = kept_units(found.values, share, compared)
-            else:
-                kept = {name: kept_of_each(score, pattern) for name, score in found.values.items()}
+            kept = kept_units(by.values, share, compared, pattern)
             for name, keep in find_units(model, places, structured).masks(kept).items():
                 put_mask_on(places[name], places[name].tensor(keep))
     let_attention_see_its_output_mask(model)
@@ -152,15 +151,6 @@ def _pattern(structured: str | None, share: float) -> tuple[int, int] | None:
     if abs(share - (1 - n / m)) > 1e-9:
         raise ValueError(f"structured={structured!r} prunes {1 - n / m:g} of the weights, got share={share:g}.")
     return n, m
-
-
-def _check_rows(places: Mapping[str, Place], n: int, m: int) -> None:
-    for name, (_, inputs) in matrix_shapes(places).items():
-        if inputs % m:
-            raise ValueError(
-                f"structured='{n}:{m}' needs rows whose length is a multiple of {m}, and {name} has {inputs} inputs; "
-                "leave it out of params."
-            )
 
 
 def _score(by: Any, structured: str | None, data: bool) -> Any:

@@ -2,10 +2,8 @@
 others, 2024); Taylor (Michel and others, 2019; Molchanov and others, 2019); margin. SparseGPT, which also changes the
 weights that stay, has its own module.
 
-A row or a head is worth the root mean square of its weights' scores. By Taylor, the sum in |Σ w ∂L/∂w| runs over all
-weights of the unit, so that it is the change of the loss, to first order, when the unit's output becomes zero. Of a
-head whose output layer is known it is taken token by token, Σ_i |⟨o_i, ∂L/∂o_i⟩| with o_i its output at token i:
-effects that cancel over the calibration texts need not cancel over others.
+A row or a head is worth the root mean square of its weights' scores; by Taylor, the sum over its weights, or of a head
+whose output layer is known, over tokens: effects that cancel over the calibration texts need not cancel over others.
 """
 
 from __future__ import annotations
@@ -59,26 +57,18 @@ def scores(
     places = find_places(model, params)
     units = find_units(model, places, structured)
     sizes = {name: place.matrix(place.value).abs() for name, place in places.items()}
-    if by == "magnitude":
-        values = units.rms(sizes)
+    listed = [] if by == "magnitude" else calibration(batches, by)
+    if by == "taylor":
+        values = _taylor(model, places, units, listed, loss or default_loss)
+    elif by == "margin":
+        values = units.rms(_by_margin(model, places, sizes, listed))
+    elif by == "wanda":
+        with torch.no_grad(), evaluating(model):
+            squares = input_sums(model, places, listed, lambda x: x.square().sum(0), by)
+        values = units.rms({name: size * squares[name].sqrt() for name, size in sizes.items()})
     else:
-        listed = calibration(batches, by)
-        if by == "taylor":
-            values = _taylor(model, places, units, listed, loss or default_loss)
-        else:
-            measure = _by_wanda if by == "wanda" else _by_margin
-            values = units.rms(measure(model, places, sizes, listed))
+        values = units.rms(sizes)
     return Scores(by, structured, matrix_shapes(places), values)
-
-
-@torch.no_grad()
-def _by_wanda(
-    model: nn.Module, places: Mapping[str, Place], sizes: Mapping[str, Tensor], batches: Sequence[Any]
-) -> dict[str, Tensor]:
-    """|w_ij| ‖x_j‖ over all tokens of the batches, padding left out."""
-    with evaluating(model):
-        squares = input_sums(model, places, batches, lambda x: x.square().sum(0), "wanda")
-    return {name: size * squares[name].sqrt() for name, size in sizes.items()}
 
 
 def _taylor(
@@ -182,21 +172,14 @@ def margin_scores(
 def _by_margin(
     model: nn.Module, places: Mapping[str, Place], sizes: Mapping[str, Tensor], batches: Sequence[Any]
 ) -> dict[str, Tensor]:
-    """Magnitudes in the order of the margin's scores: the r-th smallest |w| stands at the r-th smallest score.
-
-    Gradients of matrices of different layers are not alike in size, and those behind the last softmax have none.
-    """
-    found = margin_scores(model, batches, list(places))
-    return dict(sizes) | {name: _reordered(sizes[name], places[name].matrix(score)) for name, score in found.items()}
-
-
-def _reordered(size: Tensor, score: Tensor) -> Tensor:
-    """The sizes in the order of the scores; of equal scores the smaller size comes first."""
-    ordered, by_size = size.flatten().sort(stable=True)
-    by_score = by_size[score.flatten()[by_size].sort(stable=True).indices]
-    reordered = torch.empty_like(ordered)
-    reordered[by_score] = ordered
-    return reordered.view(size.shape)
+    """Magnitudes in the order of the margin's scores: the r-th smallest |w| stands at the r-th smallest score."""
+    reordered = dict(sizes)
+    for name, score in margin_scores(model, batches, list(places)).items():
+        ordered, by_size = sizes[name].flatten().sort(stable=True)
+        score = places[name].matrix(score).flatten()
+        by_score = by_size[score[by_size].sort(stable=True).indices]  # of equal scores the smaller size comes first
+        reordered[name] = torch.empty_like(ordered).index_copy_(0, by_score, ordered).view(sizes[name].shape)
+    return reordered
 
 
 class _Attention(TorchFunctionMode):
@@ -213,7 +196,8 @@ class _Attention(TorchFunctionMode):
         elif func is functional.multi_head_attention_forward:  # what it calls is not seen from here
             return self._multi_head(func, args, kwargs)
         elif func in SOFTMAX:
-            scores, dim = _softmax_arguments(*args, **kwargs)
+            scores = args[0] if args else kwargs["input"]
+            dim = args[1] if len(args) > 1 else kwargs.get("dim")
             if scores.ndim > 2 and dim in (-1, scores.ndim - 1):
                 self._note(scores)
         return func(*args, **kwargs)
@@ -260,7 +244,3 @@ def _scores(
         hidden = ~attn_mask if attn_mask.dtype == torch.bool else None
         scores = scores + attn_mask if hidden is None else scores.masked_fill(hidden, -torch.inf)
     return scores
-
-
-def _softmax_arguments(input: Tensor, dim: int | None = None, *others: Any, **named: Any) -> tuple[Tensor, int | None]:
-    return input, dim

@@ -20,8 +20,10 @@ memory at a time. A layer outside the chain costs a pass of the whole network.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -30,14 +32,14 @@ from torch import Tensor, nn
 
 from mirrormax.pruning.inputs import answer, calibration, check_seen, evaluating, input_sums, watching
 from mirrormax.pruning.places import Place
-from mirrormax.pruning.units import above, kept_of_each
+from mirrormax.pruning.units import kept_units
 
 COLUMNS = 128
 """Columns whose entries are chosen together."""
 DAMPING = 0.01
 Slot = int | str
-"""Which argument of a block is what the block before returned, by position or by name."""
-Call = tuple[tuple[Any, ...], dict[str, Any]]
+"""An argument of a block, by position or by name; that of a chain's is what the block before returned."""
+Call = dict[Slot, Any]
 
 
 @torch.no_grad()
@@ -54,41 +56,51 @@ def sparsegpt(
     They must be put in before the next is asked for, which is pruned on what those before it give.
     """
     with evaluating(model):
-        for names, moments in in_order(model, places, calibration(batches, "sparsegpt")):
-            for name in names:
-                place = places[name]
-                gone = None if place.mask is None else ~place.matrix(place.mask)
-                keep, matrix = prune_matrix(place.matrix(place.value), moments[name], share, scope, pattern, gone)
-                yield place, place.tensor(keep), place.tensor(matrix)
+        listed = calibration(batches, "sparsegpt")
+        order, blocks, slot = _look(model, places, listed[0])
+        check_seen(places, order, "sparsegpt")
+        stages: dict[str, dict[str, Place]] = defaultdict(dict)  # tensors that are ready together
+        for name in order:
+            stage = next((path for path in blocks if name.startswith(f"{path}.")), name)
+            stages[stage][name] = places[name]
+        chain: _Chain | None = None
+        for stage, own in stages.items():
+            if stage in blocks:
+                chain = chain or _Chain(model, blocks, slot, listed)
+                moments = chain.moments(stage, own)
+            else:
+                moments = input_sums(model, own, listed, _moment, "sparsegpt")
+            for name, place in own.items():
+                yield place, *_pruned(place, moments[name], share, scope, pattern)
 
 
-def prune_matrix(
-    weight: Tensor,
-    moment: Tensor,
-    share: float,
-    scope: str,
-    pattern: tuple[int, int] | None = None,
-    gone: Tensor | None = None,
+def _pruned(
+    place: Place, moment: Tensor, share: float, scope: str, pattern: tuple[int, int] | None
 ) -> tuple[Tensor, Tensor]:
-    """Which entries of a matrix (outputs × inputs) stay, and their new values; ``moment`` is XᵀX.
+    """Which entries of a tensor stay, and their new values; ``moment`` is XᵀX.
 
     ``scope`` compares the entries of a block of columns together ("matrix") or in each row ("row"); a ``pattern``
-    (n, m) keeps n of every m. ``gone`` are entries that were pruned before.
+    (n, m) keeps n of every m. What was pruned before goes first.
     """
-    W = weight.double().clone()
-    columns = W.shape[1]
-    U = _factor(moment)
+    W = place.matrix(place.value).double().clone()
+    rows, columns = W.shape
+    H = moment.double().clone()
+    damping = DAMPING * float(H.diagonal().mean())
+    H.diagonal().add_(damping if damping > 0 else 1.0)
+    U = torch.linalg.cholesky(torch.cholesky_inverse(torch.linalg.cholesky(H)), upper=True)  # with H⁻¹ = UᵀU
     keep = torch.ones_like(W, dtype=torch.bool)
+    before = torch.ones_like(keep) if place.mask is None else place.matrix(place.mask)
     width = COLUMNS if pattern is None else COLUMNS - COLUMNS % pattern[1] or pattern[1]
+    per_column = 1 if scope == "row" else rows  # entries that are compared
     for start in range(0, columns, width):
         end = min(start + width, columns)
         block, factor = W[:, start:end], U[start:end, start:end]
-        cost = (block / factor.diagonal()).square()
-        if gone is not None:
-            cost[gone[:, start:end]] = -1.0
-        keep[:, start:end] = _dearest(cost, share, scope, pattern, start)
-        if gone is not None:
-            keep[:, start:end] &= ~gone[:, start:end]
+        cost = (block / factor.diagonal()).square().where(before[:, start:end], -1.0)
+        # With all columns before it the share is met, to one entry.
+        gone, now = (int(share * per_column * column + 1e-9) for column in (start, end))
+        part = (now - gone) / (per_column * (end - start))
+        stays = kept_units({place.name: cost}, part, scope, pattern)[place.name]
+        keep[:, start:end] = stays & before[:, start:end]
         errors = torch.zeros_like(block)
         for j in range(end - start):
             pruned = ~keep[:, start + j]
@@ -96,52 +108,11 @@ def prune_matrix(
             block[:, j:] -= errors[:, j, None] * factor[j, j:]
             block[pruned, j] = 0.0
         W[:, end:] -= errors @ U[start:end, end:]
-    return keep, W.to(weight.dtype)
-
-
-def _factor(moment: Tensor) -> Tensor:
-    """U, upper triangular, with H⁻¹ = UᵀU."""
-    H = moment.double().clone()
-    damping = DAMPING * float(H.diagonal().mean())
-    H.diagonal().add_(damping if damping > 0 else 1.0)
-    factor: Tensor = torch.linalg.cholesky(torch.cholesky_inverse(torch.linalg.cholesky(H)), upper=True)
-    return factor
-
-
-def _dearest(cost: Tensor, share: float, scope: str, pattern: tuple[int, int] | None, start: int) -> Tensor:
-    """What stays of a block of columns: with all columns before it the share is met, to one entry."""
-    if pattern is not None:
-        return kept_of_each(cost, pattern)
-    groups = cost if scope == "row" else cost.reshape(1, -1)
-    per_column = groups.shape[1] // cost.shape[1]
-    before, now = (int(share * per_column * column + 1e-9) for column in (start, start + cost.shape[1]))
-    return above(groups, (now - before) / groups.shape[1]).view(cost.shape)
-
-
-def in_order(
-    model: nn.Module, places: Mapping[str, Place], batches: Sequence[Any]
-) -> Iterator[tuple[list[str], dict[str, Tensor]]]:
-    """Names of tensors that are ready together, and XᵀX of the inputs X (tokens × inputs) of each.
-
-    What is asked for next sees the weights as they are then, so that a layer is pruned on what pruned layers give it.
-    """
-    order, blocks, slot = _look(model, places, batches[0])
-    check_seen(places, order, "sparsegpt")
-    stages: dict[str, list[str]] = {}
-    for name in order:
-        stage = next((path for path in blocks if name.startswith(f"{path}.")), name)
-        stages.setdefault(stage, []).append(name)
-    chain: _Chain | None = None
-    for stage, names in stages.items():
-        own = {name: places[name] for name in names}
-        if stage in blocks:
-            chain = chain or _Chain(model, blocks, slot, batches)
-            yield names, chain.moments(stage, own)
-        else:
-            yield names, input_sums(model, own, batches, _moment, "sparsegpt")
+    return place.tensor(keep), place.tensor(W.to(place.parameter.dtype))
 
 
 def _moment(x: Tensor) -> Tensor:
+    """XᵀX of the inputs X (tokens × inputs)."""
     return x.t() @ x
 
 
@@ -159,19 +130,17 @@ class _Chain:
         self.waiting = list(blocks)
         first, last = self.waiting[0], self.waiting[-1]
 
-        def note(path: str) -> Callable[..., None]:
-            def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-                if path == first:
-                    self.states.append(kwargs[slot] if isinstance(slot, str) else args[slot])
-                self.calls[path].append(_given(args, kwargs, slot, None))
-                if path == last:
-                    raise _Stop
-
-            return hook
+        def note(path: str, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            call = _call(args, kwargs)
+            if path == first:
+                self.states.append(call[slot])
+            self.calls[path].append({**call, slot: None})
+            if path == last:
+                raise _Stop
 
         with ExitStack() as stack:
             for path, block in blocks.items():
-                stack.callback(block.register_forward_pre_hook(note(path), with_kwargs=True).remove)
+                stack.callback(block.register_forward_pre_hook(partial(note, path), with_kwargs=True).remove)
             for batch in batches:
                 with suppress(_Stop):
                     answer(model, batch)
@@ -185,15 +154,13 @@ class _Chain:
         return input_sums(self.model, places, self.batches, _moment, "sparsegpt", lambda k: self._run(path, k))
 
     def _run(self, path: str, k: int) -> Any:
-        args, kwargs = _given(*self.calls[path][k], self.slot, self.states[k])
-        return self.blocks[path](*args, **kwargs)
+        call = {**self.calls[path][k], self.slot: self.states[k]}
+        args = [value for slot, value in call.items() if isinstance(slot, int)]
+        return self.blocks[path](*args, **{slot: value for slot, value in call.items() if isinstance(slot, str)})
 
 
-def _given(args: tuple[Any, ...], kwargs: dict[str, Any], slot: Slot, hidden: Tensor | None) -> Call:
-    """The arguments of a block with this hidden state in its place."""
-    if isinstance(slot, str):
-        return args, {**kwargs, slot: hidden}
-    return (*args[:slot], hidden, *args[slot + 1 :]), kwargs
+def _call(args: tuple[Any, ...], kwargs: Mapping[Any, Any]) -> Call:
+    return {**dict(enumerate(args)), **kwargs}
 
 
 def _hidden(out: Any) -> Any:
@@ -208,35 +175,30 @@ def _look(model: nn.Module, places: Mapping[str, Place], batch: Any) -> tuple[li
         for path, module in model.named_modules()
         if isinstance(module, nn.ModuleList | nn.Sequential) and len(module) > 1
     ]
-    seen: dict[str, list[tuple[Any, Any, Any]]] = {}
+    seen: dict[str, list[tuple[Call, Any]]] = defaultdict(list)
 
-    def note(path: str) -> Callable[..., None]:
-        def hook(module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
-            seen.setdefault(path, []).append((args, kwargs, _hidden(out)))
-
-        return hook
+    def note(path: str, block: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
+        seen[path].append((_call(args, kwargs), _hidden(out)))
 
     with ExitStack() as stack:
         for blocks in lists:
             for path, block in blocks.items():
-                stack.callback(block.register_forward_hook(note(path), with_kwargs=True).remove)
+                stack.callback(block.register_forward_hook(partial(note, path), with_kwargs=True).remove)
         stack.enter_context(watching(model, places, lambda name, x: None if name in order else order.append(name)))
         answer(model, batch)
     best: tuple[int, dict[str, nn.Module], Slot] = (0, {}, 0)
     for blocks in lists:
-        slot = _slot([seen.get(path, []) for path in blocks])
+        slot = _slot([seen[path] for path in blocks])
         count = sum(any(name.startswith(f"{path}.") for path in blocks) for name in places)
         if slot is not None and count > best[0]:
             best = count, blocks, slot
     return order, best[1], best[2]
 
 
-def _slot(calls: Sequence[Sequence[tuple[Any, Any, Any]]]) -> Slot | None:
+def _slot(calls: Sequence[Sequence[tuple[Call, Any]]]) -> Slot | None:
     """The argument that every block is given by the one before it; None where they are no chain."""
-    if len(calls) < 2 or any(len(each) != 1 for each in calls) or not isinstance(calls[0][0][2], Tensor):
+    if len(calls) < 2 or any(len(each) != 1 for each in calls) or not isinstance(calls[0][0][1], Tensor):
         return None
-    slots: list[set[Slot]] = []
-    for ((_, _, before),), ((args, kwargs, _),) in pairwise(calls):
-        given: list[tuple[Slot, Any]] = [*enumerate(args), *kwargs.items()]
-        slots.append({slot for slot, value in given if value is before})
+    pairs = pairwise(each for (each,) in calls)
+    slots = [{slot for slot, value in call.items() if value is out} for (_, out), (call, _) in pairs]
     return next(iter(set.intersection(*slots)), None)

@@ -21,8 +21,11 @@ SCOPES = ("global", "matrix", "row")
 Tensors = Mapping[str, Tensor]
 
 
+@dataclass(frozen=True, eq=False)
 class Units:
     """Every weight is a unit: tensors by name, each as (outputs × inputs), to numbers for the units, and back."""
+
+    shapes: Mapping[str, torch.Size]
 
     def rms(self, sizes: Tensors) -> dict[str, Tensor]:
         """The root mean square of each unit's weights."""
@@ -41,11 +44,8 @@ class Units:
         return dict(keep)
 
 
-@dataclass(frozen=True)
 class Rows(Units):
-    """Every row is a unit; ``columns`` is how many entries it has, by tensor."""
-
-    columns: Mapping[str, int]
+    """Every row is a unit."""
 
     def rms(self, sizes: Tensors) -> dict[str, Tensor]:
         return {name: size.double().square().mean(1).sqrt() for name, size in sizes.items()}
@@ -54,7 +54,7 @@ class Rows(Units):
         return {name: value.double().sum(1) for name, value in values.items()}
 
     def masks(self, keep: Tensors) -> dict[str, Tensor]:
-        return {name: kept[:, None].expand(-1, self.columns[name]) for name, kept in keep.items()}
+        return {name: kept[:, None].expand(self.shapes[name]) for name, kept in keep.items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,16 +77,15 @@ class Heads(Units):
     """Every attention head is a unit, a group for each attention module."""
 
     modules: Mapping[str, AttentionHeads]
-    shapes: Mapping[str, torch.Size]
 
     def rms(self, sizes: Tensors) -> dict[str, Tensor]:
         """Over a head's rows of queries, keys and values."""
-        found = {}
+        means = {}
         for path, module in self.modules.items():
             parts = [_of_heads(rows, sizes[name].double().square().sum(1)) for name, rows in module.rows.items()]
             count = sum(int(rows[0].sum()) * self.shapes[name][1] for name, rows in module.rows.items())
-            found[path] = (torch.stack(parts).sum(0) / count).sqrt()
-        return found
+            means[path] = (torch.stack(parts).sum(0) / count).sqrt()
+        return means
 
     def total(self, values: Tensors) -> dict[str, Tensor]:
         """Over a head's columns of the output layer; where that is not known, over its rows of values."""
@@ -123,28 +122,23 @@ def _of_heads(rows: Tensor, values: Tensor) -> Tensor:
 def find_units(model: nn.Module, places: Mapping[str, Place], structured: str | None) -> Units:
     """The units of ``structured``: None and n:m prune entries, "row" rows, "head" heads."""
     shapes = matrix_shapes(places)
-    if structured == "row":
-        return Rows({name: shape[1] for name, shape in shapes.items()})
     if structured != "head":
-        return Units()
-    modules = {}
-    for path, module in model.named_modules():
-        heads = _attention_heads(model, path, module, shapes)
-        if heads is not None:
-            modules[path] = heads
+        return Rows(shapes) if structured == "row" else Units(shapes)
+    attentions = ((path, _attention_heads(path, module, shapes)) for path, module in model.named_modules())
+    modules = {path: attention for path, attention in attentions if attention is not None}
     if not modules:
         raise ValueError(
             f"no heads were found in {type(model).__name__}: structured='head' needs nn.MultiheadAttention, or modules "
             "with query, key and value layers and a number of heads; use structured='row'."
         )
-    return Heads(modules, shapes)
+    return Heads(shapes, modules)
 
 
-def _attention_heads(
-    model: nn.Module, path: str, module: nn.Module, shapes: Mapping[str, torch.Size]
-) -> AttentionHeads | None:
+def _attention_heads(path: str, module: nn.Module, shapes: Mapping[str, torch.Size]) -> AttentionHeads | None:
     """The heads of a module, as far as its tensors are among ``shapes``; None where it has none."""
-    heads = _head_count(module)
+    holders = (module, getattr(module, "config", None))
+    counts = (getattr(holder, name, None) for holder in holders for name in HEADS)
+    heads = next((count for count in counts if isinstance(count, int)), None)
     if heads is None:
         return None
     prefix = f"{path}." if path else ""
@@ -168,39 +162,29 @@ def _attention_heads(
         rows[name] = torch.arange(heads)[:, None] // (heads // blocks) == block_of_row
     values = rows[last].clone()
     values[:, : values.shape[1] // stacked[last] * (stacked[last] - 1)] = False
-    output = _output_name(model, path, module)
-    if output is not None and (output not in shapes or shapes[output][1] != heads * size):
-        output = None
-    return AttentionHeads(heads, rows, (last, values), output)
+    output = _output_name(path, module)
+    fits = output in shapes and shapes[output][1] == heads * size
+    return AttentionHeads(heads, rows, (last, values), output if fits else None)
 
 
-def _head_count(module: nn.Module) -> int | None:
-    for holder in (module, getattr(module, "config", None)):
-        for name in HEADS:
-            heads = getattr(holder, name, None)
-            if isinstance(heads, int):
-                return heads
-    return None
-
-
-def _output_name(model: nn.Module, path: str, module: nn.Module) -> str | None:
-    """The layer behind the heads: a child of the module, or, as BERT has it, ``output.dense`` beside it."""
+def _output_name(path: str, module: nn.Module) -> str:
+    """Where the layer behind the heads is: a child of the module, or, as BERT has it, ``output.dense`` beside it."""
     layer = output_projection(module)
-    prefix = f"{path}." if path else ""
     for name, child in module.named_children():
         if child is layer or (name == "output" and isinstance(child, nn.Linear)):
-            return f"{prefix}{name}.weight"
-    parent = path.rpartition(".")[0]
-    prefix = f"{parent}." if parent else ""
-    try:
-        model.get_submodule(f"{prefix}output.dense")
-    except AttributeError:
-        return None
-    return f"{prefix}output.dense.weight"
+            return f"{path}.{name}.weight" if path else f"{name}.weight"
+    parent, dot, _ = path.rpartition(".")
+    return f"{parent}{dot}output.dense.weight"
 
 
-def kept_units(scores: Mapping[str, Tensor], share: float, scope: str) -> dict[str, Tensor]:
-    """True for all but the ⌊share·n⌋ lowest of n scores: of all tensors together, of each, or of each row of each."""
+def kept_units(
+    scores: Mapping[str, Tensor], share: float, scope: str, pattern: tuple[int, int] | None
+) -> dict[str, Tensor]:
+    """True for all but the ⌊share·n⌋ lowest of n scores: of all tensors together, of each, or of each row of each; by a
+    pattern (n, m), for the n highest of every m that stand one after the other in a row."""
+    if pattern is not None:
+        n, m = pattern
+        return {name: above(score.reshape(-1, m), 1 - n / m).view(score.shape) for name, score in scores.items()}
     if scope == "row":
         return {name: above(score, share) for name, score in scores.items()}
     if scope == "matrix":
@@ -208,12 +192,6 @@ def kept_units(scores: Mapping[str, Tensor], share: float, scope: str) -> dict[s
     together = above(torch.cat([score.flatten() for score in scores.values()])[None], share)[0]
     parts = together.split([score.numel() for score in scores.values()])
     return {name: part.view(score.shape) for (name, score), part in zip(scores.items(), parts, strict=True)}
-
-
-def kept_of_each(scores: Tensor, pattern: tuple[int, int]) -> Tensor:
-    """True for the n highest of every m scores that stand one after the other in a row (n:m sparsity)."""
-    n, m = pattern
-    return above(scores.reshape(-1, m), 1 - n / m).view(scores.shape)
 
 
 def above(scores: Tensor, share: float) -> Tensor:

@@ -25,8 +25,7 @@ from mirrormax.training.published import with_published_step
 
 if TYPE_CHECKING:
     from mirrormax.training.batches import POOL, Batch, EpochBatches, ImageBatches, TextBatches, TokenBatches, loader
-    from mirrormax.training.classification import Classification
-    from mirrormax.training.history import History
+    from mirrormax.training.classification import Classification, History
     from mirrormax.training.inputs import Prepared, data_digests, prepare, read_splits, run_key, splits_of
     from mirrormax.training.machine import Machine, make_trainer
     from mirrormax.training.optimizers import default_lr, make_optimizer

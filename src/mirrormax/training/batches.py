@@ -131,11 +131,7 @@ class ImageBatches(Rows):
     """
 
     def __init__(
-        self,
-        pixels: npt.NDArray[np.uint8],
-        labels: npt.NDArray[np.int64],
-        config: VisionConfig,
-        augment: bool = False,
+        self, pixels: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64], config: VisionConfig, augment: bool = False
     ) -> None:
         self.pixels, self.labels = torch.from_numpy(pixels), torch.from_numpy(labels)
         self.config, self.augment = config, augment
@@ -170,8 +166,5 @@ def loader(
     """
     lengths = dataset.lengths() if by_length else np.ones(len(dataset), dtype=np.int64)
     batches = EpochBatches(lengths, batch_size, seed=seed, **place)
-    return DataLoader(dataset, batch_sampler=batches, collate_fn=as_it_is, generator=torch.Generator())
-
-
-def as_it_is(batch: Any) -> Any:
-    return batch
+    # What __getitems__ gives is a batch already, the tuple that it should be.
+    return DataLoader(dataset, batch_sampler=batches, collate_fn=tuple, generator=torch.Generator())

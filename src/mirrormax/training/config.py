@@ -21,6 +21,8 @@ ALIASES = {"paper": "md"}
 WITH_P = ("mirror", "md")
 """Those that have a potential."""
 DENSE_WITH_P = {"optimizer": WITH_P, "sparsity": (0,)}
+ADABREG, MIRROR, MD = {"optimizer": ("adabreg",)}, {"optimizer": ("mirror",)}, {"optimizer": ("md",)}
+POSITIVE, SHARE = within(above=0), within(at_least=0, below=1)
 MIRROR_P = 1.5
 """The p of MirrorAdamW, which ``mirrormax train`` takes where it is given none."""
 TARGET_LR = {"entry": 6e-3, "tensor": 6e-3, "matrix": 2.4e-2}
@@ -59,56 +61,46 @@ class TrainConfig:
         needs={**DENSE_WITH_P, "potential": ("Lp", "SquaredLp")},
     )
     potential: str = option("Lp", "of mirror descent", Among(("Lp", "SquaredLp", "Hypentropy")), needs=DENSE_WITH_P)
-    beta: float = option(
-        1.0, "scale of Hypentropy", within(above=0), needs={**DENSE_WITH_P, "potential": ("Hypentropy",)}
-    )
-    lam: float = option(0.1, "threshold of adabreg", within(above=0), needs={"optimizer": ("adabreg",)})
+    beta: float = option(1.0, "scale of Hypentropy", POSITIVE, needs={**DENSE_WITH_P, "potential": ("Hypentropy",)})
+    lam: float = option(0.1, "threshold of adabreg", POSITIVE, needs=ADABREG)
     density: float = option(
-        0.1,
-        "share of the matrices' first weights that adabreg begins with",
-        within(above=0, at_most=1),
-        needs={"optimizer": ("adabreg",)},
+        0.1, "share of the matrices' first weights that adabreg begins with", within(above=0, at_most=1), needs=ADABREG
     )
     sparsity: float = option(
         0.0,
         "with mirror: the share of the matrices' weights that are zero at the end, in [0, 1)",
-        within(at_least=0, below=1),
-        needs={"optimizer": ("mirror",)},
+        SHARE,
+        needs=MIRROR,
         later=True,
     )
     moments: str = option(
         "entry",
         "with mirror: Adam's per entry or per tensor, or orthogonalised matrices (Muon)",
         Among(("entry", "tensor", "matrix")),
-        needs={"optimizer": ("mirror",)},
+        needs=MIRROR,
         later=True,
     )
     lr: float | None = option(
         None,
         "step size; None: one that suits the optimizer and p; 0.006 with --sparsity, 0.024 with --moments matrix too",
-        within(above=0),
+        POSITIVE,
     )
     rest_lr: float | None = option(
         None,
         "step size of the rest with --attention-only; None: 0.3",
-        within(above=0),
-        needs={"optimizer": ("md",), "attention_only": (True,)},
+        POSITIVE,
+        needs={**MD, "attention_only": (True,)},
     )
     attention_only: bool = option(
-        False,
-        "with md: mirror descent for queries, keys and values, SGD for the rest",
-        flag,
-        needs={"optimizer": ("md",)},
+        False, "with md: mirror descent for queries, keys and values, SGD for the rest", flag, needs=MD
     )
-    momentum: float = option(
-        0.0, "of md and sgd, in [0, 1)", within(at_least=0, below=1), needs={"optimizer": ("md", "sgd")}
-    )
+    momentum: float = option(0.0, "of md and sgd, in [0, 1)", SHARE, needs={"optimizer": ("md", "sgd")})
     weight_decay: float = option(0.0, "at least 0", within(at_least=0))
     normalize: str = option(
         "none",
         "divide gradients by their dual norm: each by its own, or all by one",
         Among(("none", "tensor", "global")),
-        needs={"optimizer": ("md",)},
+        needs=MD,
     )
     schedule: str = option(
         "constant",
@@ -123,14 +115,12 @@ class TrainConfig:
     epochs: int = option(10, "at most so many", count())
     batch_size: int = option(50, "examples per step, on each device", count(at_most=2**31 - 1))
     reduction: str = option("mean", "of the loss over a batch", Among(("mean", "sum")))
-    stop_accuracy: float = option(0.995, "training accuracy at which to stop; above 1: never", within(above=0))
+    stop_accuracy: float = option(0.995, "training accuracy at which to stop; above 1: never", POSITIVE)
     train_limit: int | None = option(
         None, "use so many training examples only (lm: texts, and a text file is one)", count()
     )
     validation: float = option(
-        0.1,
-        "share of the training split to choose the epoch by; 0: none, and the last epoch is taken",
-        within(at_least=0, below=1),
+        0.1, "share of the training split to choose the epoch by; 0: none, and the last epoch is taken", SHARE
     )
     test: float = option(0.2, "share to test on where the data has no test split", within(above=0, below=1))
     split_seed: int = option(0, "decides which examples these are", count(0))
@@ -200,8 +190,8 @@ class SentimentTraining(TrainConfig):
     hidden: int = option(256, "of the perceptrons", count())
     blocks: int = option(2, "of the transformer", count())
     heads: int = option(2, "of each attention", count())
-    dropout: float = option(0.2, "share of activations dropped, in [0, 1)", within(at_least=0, below=1))
-    embedding_std: float = option(1.0, "spread of the first embeddings", within(above=0))
+    dropout: float = option(0.2, "share of activations dropped, in [0, 1)", SHARE)
+    embedding_std: float = option(1.0, "spread of the first embeddings", POSITIVE)
     by_length: bool = option(
         True, "make batches of texts of similar length, which is faster; the paper's are of any length", flag
     )
@@ -230,7 +220,7 @@ class VisionTraining(TrainConfig):
     blocks: int = option(2, "of the transformer", count())
     heads: int = option(2, "of each attention", count())
     head_dim: int = option(32, "of a head's queries, keys and values", count())
-    dropout: float = option(0.1, "share of activations dropped, in [0, 1)", within(at_least=0, below=1))
+    dropout: float = option(0.1, "share of activations dropped, in [0, 1)", SHARE)
     augment: bool = option(False, "crop and flip training images at random", flag)
 
     def network(self, vocab_size: int | None = None, **known: Any) -> Any:
@@ -258,7 +248,7 @@ class LanguageTraining(TrainConfig):
     hidden: int = option(256, "of the perceptrons", count())
     blocks: int = option(2, "of the transformer", count())
     heads: int = option(4, "of each attention", count())
-    dropout: float = option(0.0, "share of activations dropped, in [0, 1)", within(at_least=0, below=1))
+    dropout: float = option(0.0, "share of activations dropped, in [0, 1)", SHARE)
     validation: float = option(0.1, "share of the training text to choose the epoch by", within(above=0, below=1))
 
 

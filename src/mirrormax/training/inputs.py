@@ -13,24 +13,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from mirrormax import data
 from mirrormax._checks import instance
 from mirrormax._identity import choices, content_digests, identity, key
-from mirrormax.data import (
-    Texts,
-    corpus_files,
-    encode,
-    image_files,
-    language_tokenizer,
-    load_corpus,
-    load_images,
-    load_text,
-    load_tokenizer,
-    resolve_data_dir,
-    split,
-    text_files,
-    token_stream,
-    train_tokenizer,
-)
 from mirrormax.nets import Decoder, TransformerClassifier, VisionTransformer, without_memory
 from mirrormax.optim import param_groups, sparse_start
 from mirrormax.training.batches import ImageBatches, Rows, TextBatches, TokenBatches
@@ -52,7 +37,7 @@ STATES = 4  # weights, gradients, dual variables, and the copy that is the check
 class Splits(NamedTuple):
     """The rows of a run, and the names of their classes (none of a language model)."""
 
-    train: Any  # Texts, or Images
+    train: Any  # texts, or images
     validation: Any
     test: Any
     classes: tuple[str, ...]
@@ -68,10 +53,10 @@ class Prepared:
     model: nn.Module
 
 
-def data_digests(config: TrainConfig, data_dir: Path | None = None) -> dict[str, str]:
+def data_digests(config: TrainConfig, data_dir: str | Path | None = None) -> dict[str, str]:
     """The SHA-256 of every file that the run reads, by its name; of many files, one for all those of a folder."""
     instance("config", config, TrainConfig, "a configuration, such as SentimentTraining()")
-    files = {"sentiment": text_files, "vision": image_files, "lm": corpus_files}[config.task]
+    files = {"sentiment": data.text_files, "vision": data.image_files, "lm": data.corpus_files}[config.task]
     paths = files(config.data, data_dir)
     if isinstance(config, SentimentTraining) and config.vocab is not None:
         paths = [*paths, _find_vocab(config.vocab, data_dir)]
@@ -80,8 +65,8 @@ def data_digests(config: TrainConfig, data_dir: Path | None = None) -> dict[str,
 
 def run_identity(config: TrainConfig, data_dir: str | Path | None = None) -> dict[str, Any]:
     """All that the result of a run depends on: the configuration, the content of its data, and training's revision."""
-    data = data_digests(config, None if data_dir is None else Path(data_dir))
-    return identity({"task": config.task, **choices(config)}, revision=REVISION, data=data)
+    digests = data_digests(config, data_dir)
+    return identity({"task": config.task, **choices(config)}, revision=REVISION, data=digests)
 
 
 def run_key(config: TrainConfig, data_dir: str | Path | None = None) -> str:
@@ -89,38 +74,35 @@ def run_key(config: TrainConfig, data_dir: str | Path | None = None) -> str:
     return key(run_identity(config, data_dir))
 
 
-def read_splits(config: TrainConfig, data_dir: Path | None = None) -> Splits:
+def read_splits(config: TrainConfig, data_dir: str | Path | None = None) -> Splits:
     """Read the data of a run, and hold out its validation and test rows."""
     instance("config", config, TrainConfig, "a configuration, such as SentimentTraining()")
     if isinstance(config, LanguageTraining):
         shares = {"validation": config.validation, "test": config.test}
-        train, validation, test = load_corpus(
+        train, validation, test = data.load_corpus(
             config.data, data_dir, text_column=config.text_column, seed=config.split_seed, **shares
         )
-        return Splits(_limited(train, config), validation, test, ())
-    if isinstance(config, SentimentTraining):
-        data: Any = load_text(config.data, data_dir, text_column=config.text_column, label_column=config.label_column)
+        classes: tuple[str, ...] = ()
     else:
-        data = load_images(config.data, data_dir)
-    train, test = data.train, data.test
-    if test is None:
-        train, test = _parted(train, config.test, config, f"test={config.test}")
-    validation = train.subset(np.arange(0))
-    if config.validation > 0:
-        train, validation = _parted(train, config.validation, config, f"validation={config.validation}")
-    return Splits(_limited(train, config), validation, test, data.classes)
-
-
-def _limited(train: Any, config: TrainConfig) -> Any:
-    if config.train_limit is None or config.train_limit >= len(train):
-        return train
-    return _parted(train, config.train_limit / len(train), config, f"train_limit={config.train_limit}")[1]
+        if isinstance(config, SentimentTraining):
+            columns = {"text_column": config.text_column, "label_column": config.label_column}
+            rows: Any = data.load_text(config.data, data_dir, **columns)
+        else:
+            rows = data.load_images(config.data, data_dir)
+        train, validation, test, classes = rows.train, rows.train.subset(np.arange(0)), rows.test, rows.classes
+        if test is None:
+            train, test = _parted(train, config.test, config, f"test={config.test}")
+        if config.validation > 0:
+            train, validation = _parted(train, config.validation, config, f"validation={config.validation}")
+    if config.train_limit is not None and config.train_limit < len(train):
+        train = _parted(train, config.train_limit / len(train), config, f"train_limit={config.train_limit}")[1]
+    return Splits(train, validation, test, classes)
 
 
 def _parted(train: Any, share: float, config: TrainConfig, argument: str) -> tuple[Any, Any]:
     """The rest and the share, of every class; ValueError says which choice leaves nothing of it."""
     try:
-        return split(train, share, config.split_seed)
+        return data.split(train, share, config.split_seed)
     except ValueError as error:
         raise ValueError(f"{argument} takes none of the {len(train):,} rows of any class; give more.") from error
 
@@ -135,23 +117,22 @@ def splits_of(training: Mapping[str, Any], data_dir: str | Path | None = None) -
     Raises ValueError, naming the file, if the data are no longer what the checkpoint was trained on, or if it does not
     say what they were, as those of version 0.1 do not.
     """
-    config, folder = config_of(training), None if data_dir is None else Path(data_dir)
-    known = training.get("data_sha256")
+    config, known = config_of(training), training.get("data_sha256")
     if not isinstance(known, dict):
         raise ValueError(
             f"the checkpoint does not say what was in its data {config.data!r}, so its held-out rows are not known; "
             "train it again with this version."
         )
-    digests = data_digests(config, folder)
+    digests = data_digests(config, data_dir)
     changed = sorted(name for name in {*known, *digests} if known.get(name) != digests.get(name))
     if changed:
         raise ValueError(
             f"{changed[0]} is not what the checkpoint was trained on; give its own data, or train it again."
         )
-    return read_splits(config, folder)
+    return read_splits(config, data_dir)
 
 
-def prepare(config: TrainConfig, data_dir: Path | None = None) -> Prepared:
+def prepare(config: TrainConfig, data_dir: str | Path | None = None) -> Prepared:
     """Read the data, split it, and make the model; nothing is written."""
     read = read_splits(config, data_dir)
     parts: list[Any] = [read.train, read.validation, read.test]
@@ -162,13 +143,13 @@ def prepare(config: TrainConfig, data_dir: Path | None = None) -> Prepared:
         if config.vocab is None:
             tokenizer, encoded = _learnt(texts, config.vocab_size, config.max_length)
         else:
-            tokenizer = load_tokenizer(_find_vocab(config.vocab, data_dir))
-            encoded = [encode(tokenizer, part, config.max_length) for part in texts]
+            tokenizer = data.load_tokenizer(_find_vocab(config.vocab, data_dir))
+            encoded = [data.encode(tokenizer, part, config.max_length) for part in texts]
         sizes = config.network(tokenizer.get_vocab_size(), classes=len(read.classes))
         options["sparse_embedding"] = makes_sparse_steps(config)
         splits += [TextBatches(ids, part.labels) for ids, part in zip(encoded, parts, strict=True)]
     elif isinstance(config, LanguageTraining):
-        network, tokenizer = Decoder, language_tokenizer(config.tokens, read.train.texts, config.vocab_size)
+        network, tokenizer = Decoder, data.language_tokenizer(config.tokens, read.train.texts, config.vocab_size)
         sizes = config.network(tokenizer.get_vocab_size())
         splits += [_windows(config, name, part, tokenizer) for name, part in zip(SPLITS, parts, strict=True)]
     else:
@@ -188,12 +169,12 @@ def prepare(config: TrainConfig, data_dir: Path | None = None) -> Prepared:
 @lru_cache(maxsize=1)
 def _learnt(splits: tuple[tuple[str, ...], ...], vocab_size: int, max_length: int) -> tuple[Any, list[Any]]:
     """A tokenizer learnt from the first split, and the numbers of all; a sweep asks for the same again and again."""
-    tokenizer = train_tokenizer(splits[0], vocab_size)
-    return tokenizer, [encode(tokenizer, texts, max_length) for texts in splits]
+    tokenizer = data.train_tokenizer(splits[0], vocab_size)
+    return tokenizer, [data.encode(tokenizer, texts, max_length) for texts in splits]
 
 
-def _windows(config: LanguageTraining, name: str, part: Texts, tokenizer: Any) -> TokenBatches:
-    stream = token_stream(tokenizer, part.texts)
+def _windows(config: LanguageTraining, name: str, part: data.Texts, tokenizer: Any) -> TokenBatches:
+    stream = data.token_stream(tokenizer, part.texts)
     if len(stream) <= config.context:
         raise ValueError(
             f"the {name} split of {config.data!r} has {len(stream)} tokens, no more than context={config.context}; "
@@ -202,9 +183,9 @@ def _windows(config: LanguageTraining, name: str, part: Texts, tokenizer: Any) -
     return TokenBatches(stream, config.context, sum(len(text.encode()) for text in part.texts))
 
 
-def _find_vocab(vocab: str, data_dir: Path | None) -> Path:
+def _find_vocab(vocab: str, data_dir: str | Path | None) -> Path:
     """A vocabulary by its path, or within the data folder."""
-    folder = resolve_data_dir(data_dir)
+    folder = data.resolve_data_dir(data_dir)
     return folder / vocab if not Path(vocab).is_file() and folder is not None else Path(vocab)
 
 

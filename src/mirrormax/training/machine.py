@@ -30,8 +30,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from mirrormax._interrupts import terminable
 from mirrormax._results import ResultFolder
+from mirrormax.training.classification import History
 from mirrormax.training.config import TrainConfig
-from mirrormax.training.history import History
 from mirrormax.training.results import LOGS, RESUME
 
 # What Lightning says about workers, folders, its other products and torch's inner classes is not about a run.
@@ -179,9 +179,8 @@ def _logger(folder: Path) -> Logger:
     if logs.is_symlink():
         raise ValueError(f"{logs} is a link, and links are not written through; give another folder for the run.")
     names = (f"tensorboard-{k}" for k in itertools.count(1))
-    return TensorBoardLogger(
-        folder, name=LOGS, version=next(name for name in names if not os.path.lexists(logs / name))
-    )
+    free = next(name for name in names if not os.path.lexists(logs / name))
+    return TensorBoardLogger(folder, name=LOGS, version=free)
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,14 +19,8 @@ PAD = 0
 """The id behind a text's end."""
 ROUND = 8
 """Pieces come in multiples of it, so that 2, 4 or 8 cores have equally much to do."""
-
-
-class Piece(NamedTuple):
-    """Some of a batch's texts, cut to the longest of them, and the seed of their dropout."""
-
-    ids: Tensor
-    labels: Tensor
-    seed: int
+Piece = tuple[Tensor, Tensor, int]
+"""Some of a batch's texts, cut to the longest of them, their labels, and the seed of their dropout."""
 
 
 def loss_and_logits(model: nn.Module, inputs: Tensor, labels: Tensor, reduction: str = "mean") -> tuple[Tensor, Tensor]:
@@ -45,18 +39,14 @@ def loss_and_logits(model: nn.Module, inputs: Tensor, labels: Tensor, reduction:
     draws = any(part.training for part in model.modules())
     learnt = [parameter for parameter in model.parameters() if parameter.requires_grad and torch.is_grad_enabled()]
     order = (inputs != PAD).sum(1).argsort(stable=True)  # texts of like length share a piece, and little is padded
-    pieces = _pieces(inputs[order], labels[order], draws)
-    total, sorted_logits = _PieceByPiece.apply(model, pieces, *learnt)  # type: ignore[no-untyped-call]
-    logits = sorted_logits[order.argsort()]
-    return total if reduction == "sum" else total / len(labels), logits
-
-
-def _pieces(inputs: Tensor, labels: Tensor, draws: bool) -> list[Piece]:
     count = min(len(inputs), ROUND * -(-inputs.numel() // (ROUND * TOKENS)))
     # Where nothing is drawn, torch's generator must not move either.
     seeds = torch.randint(2**63 - 1, (count,)).tolist() if draws else [0] * count
-    parts = zip(inputs.tensor_split(count), labels.tensor_split(count), seeds, strict=True)
-    return [Piece(_cut(ids), of_these, seed) for ids, of_these, seed in parts]
+    parts = zip(inputs[order].tensor_split(count), labels[order].tensor_split(count), seeds, strict=True)
+    pieces = [(_cut(ids), classes, seed) for ids, classes, seed in parts]
+    total, sorted_logits = _PieceByPiece.apply(model, pieces, *learnt)  # type: ignore[no-untyped-call]
+    logits = sorted_logits[order.argsort()]
+    return total if reduction == "sum" else total / len(labels), logits
 
 
 def _cut(ids: Tensor) -> Tensor:
@@ -83,11 +73,12 @@ class _PieceByPiece(torch.autograd.Function):
 
         def through(piece: Piece) -> tuple[Tensor, Tensor, tuple[Tensor | None, ...]]:
             # A thread begins with torch's defaults, not with the caller's choices.
-            generator = torch.Generator().manual_seed(piece.seed)
+            ids, labels, seed = piece
+            generator = torch.Generator().manual_seed(seed)
             with torch.set_grad_enabled(bool(parameters)):
                 with torch.autocast("cpu", precision[1], enabled=precision[0]), drawing_from(generator):
-                    logits = model(piece.ids)
-                    loss = functional.cross_entropy(logits, piece.labels, reduction="sum")
+                    logits = model(ids)
+                    loss = functional.cross_entropy(logits, labels, reduction="sum")
                 gradients = torch.autograd.grad(loss, parameters, allow_unused=True) if parameters else ()
             return loss.detach(), logits.detach(), gradients
 

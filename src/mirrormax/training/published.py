@@ -13,15 +13,9 @@ from dataclasses import replace
 from mirrormax.training.config import SentimentTraining, TrainConfig, VisionTraining
 
 SENTIMENT_STEPS = {
-    (1.1, 3): 8e-4,
-    (1.1, 4): 6e-4,
-    (1.1, 6): 1e-3,
-    (2.0, 3): 4e-4,
-    (2.0, 4): 4e-4,
-    (2.0, 6): 1e-3,
-    (3.0, 3): 4e-6,
-    (3.0, 4): 6e-6,
-    (3.0, 6): 1e-5,
+    1.1: {3: 8e-4, 4: 6e-4, 6: 1e-3},
+    2.0: {3: 4e-4, 4: 4e-4, 6: 1e-3},
+    3.0: {3: 4e-6, 4: 6e-6, 6: 1e-5},
 }
 """Step sizes for losses summed over 100 texts, by p and blocks: ``real-data/configs/P/model_size_N.json``."""
 VISION_STEPS = {1.1: 0.1, 1.75: 0.1, 2.0: 0.1, 3.0: 0.01}
@@ -34,7 +28,7 @@ def with_published_step(config: TrainConfig) -> TrainConfig:
     """``config`` with the authors' step size for its p and size; ValueError where they have none."""
     lr = None
     if isinstance(config, SentimentTraining) and config.optimizer == "md":
-        lr = SENTIMENT_STEPS.get((config.p, config.blocks))
+        lr = SENTIMENT_STEPS.get(config.p, {}).get(config.blocks)
     elif isinstance(config, VisionTraining):
         lr = {"md": VISION_STEPS.get(config.p), "adamw": VISION_ADAM}.get(config.optimizer)
     if lr is None:

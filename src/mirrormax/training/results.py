@@ -11,6 +11,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -77,28 +78,19 @@ def read_metrics(folder: str | Path) -> list[Row]:
 def write_results(folder: ResultFolder, prepared: Prepared, training: Mapping[str, Any], rows: Sequence[Row]) -> None:
     """Write the results of a run that has ended; only then is there nothing left to resume."""
     model, ended = prepared.model, summary(rows, prepared, config_of(training).chosen_by)
-
-    def save(part: str) -> None:
-        writing = lambda name, *failures: folder.writing(f"{part}/{name}", *failures)  # noqa: E731
-        write_model(writing, model, prepared.classes, prepared.tokenizer, training)
-
-    save("last")
+    write = partial(write_model, folder.writing, model, prepared.classes, prepared.tokenizer, training)
+    write(under="last/")
     model.load_state_dict(load_file(folder.path / BEST))
-    save("model")
+    write(under="model/")
     save_metrics(folder, rows)
     folder.save_rows(TIMING, ["epoch", "seconds"], rows)
     folder.save_json(SUMMARY, ended)
-    if isinstance(model, Decoder):
-        folder.save_text(SAMPLE, sample(model, prepared.tokenizer, int(training["seed"])))
+    if isinstance(model, Decoder):  # a text that it makes up, token by token, to its end or to so many tokens
+        generator = torch.Generator().manual_seed(int(training["seed"]))
+        ids = model.eval().generate(torch.zeros(1, dtype=torch.int64), SAMPLED, generator=generator)
+        folder.save_text(SAMPLE, text_of(prepared.tokenizer, ids[1:].tolist()) + "\n")
     folder.finish(*SCRATCH, TIMING, epochs=len(rows), test_accuracy=ended["test_accuracy"])
     folder.remove(*SCRATCH)
-
-
-def sample(model: Decoder, tokenizer: Any, seed: int) -> str:
-    """A text that the model makes up, token by token, to its end or to 256 tokens."""
-    model.eval()
-    ids = model.generate(torch.zeros(1, dtype=torch.int64), SAMPLED, generator=torch.Generator().manual_seed(seed))
-    return text_of(tokenizer, ids[1:].tolist()) + "\n"
 
 
 def summary(rows: Sequence[Row], prepared: Prepared, chosen_by: str = "accuracy") -> dict[str, Any]:

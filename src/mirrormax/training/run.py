@@ -1,8 +1,6 @@
 """One training run in one folder: it goes on where it was interrupted, and is not done twice.
 
-What makes a run the same run is its configuration, the content of its data and the revision of training's numbers. A
-folder that holds another run is never gone on with, and a finished one is returned only while all three are as they
-were; which version of the package wrote it does not matter.
+What makes it the same run is its identity (see ``_identity``); a folder that holds another one is never gone on with.
 """
 
 from __future__ import annotations
@@ -24,21 +22,12 @@ from safetensors.torch import load_file
 import mirrormax
 from mirrormax._results import ResultFolder
 from mirrormax.training.batches import TokenBatches, loader
-from mirrormax.training.classification import Classification
+from mirrormax.training.classification import Classification, History
 from mirrormax.training.config import SentimentTraining, TrainConfig
-from mirrormax.training.history import History
 from mirrormax.training.inputs import Prepared, prepare, run_identity
 from mirrormax.training.machine import Machine, interruptible, make_trainer, without_chatter
 from mirrormax.training.optimizers import default_lr
-from mirrormax.training.results import (
-    BEST,
-    CONFIG,
-    RESUME,
-    SCRATCH,
-    majority_shares,
-    rows_of_splits,
-    write_results,
-)
+from mirrormax.training.results import BEST, CONFIG, RESUME, SCRATCH, majority_shares, rows_of_splits, write_results
 
 KIND = "training run"
 
@@ -73,11 +62,12 @@ def train(
         callbacks: of Lightning, called each epoch when its numbers are in the run's History and before its checkpoint.
     """
     where, machine = ResultFolder(Path(folder), KIND, within=within), machine or Machine()
-    data_dir = None if data_dir is None else Path(data_dir)
     about = run_identity(config, data_dir)
-    if not force and _is_done(where, about):
-        if not machine.quiet and writes_files():
-            sys.stderr.write(f"finished before, by mirrormax {_maker(where)}, in {where.path}\n")
+    if not force and where.is_current(about):
+        if writes_files():
+            _remove_scratch(where, about)
+            if not machine.quiet:
+                sys.stderr.write(f"finished before, by mirrormax {_maker(where)}, in {where.path}\n")
         return where.path
     with without_chatter(), interruptible():
         prepared = prepare(config, data_dir)
@@ -96,7 +86,7 @@ def train(
                 resume, maker = _checkpoint(where.path), _maker(where)
                 where.save_json(CONFIG, record)
                 if not machine.quiet:
-                    sys.stderr.write(opening(config, prepared, where.path, maker if resume else None) + "\n")
+                    sys.stderr.write(opening(config, prepared, taken, where.path, maker if resume else None) + "\n")
                 _fit(config, prepared, trainer, resume)
     return where.path
 
@@ -111,11 +101,11 @@ def _fit(config: TrainConfig, prepared: Prepared, trainer: Any, resume: Path | N
     trainer.fit(module, training, held_out, ckpt_path=resume, weights_only=True)
 
 
-def opening(config: TrainConfig, prepared: Prepared, folder: Path, maker: str | None = None) -> str:
+def opening(config: TrainConfig, prepared: Prepared, lr: float, folder: Path, maker: str | None) -> str:
     """What is said before the first epoch: rows, classes, the share of the most frequent one, the step size, where;
     ``maker`` is the version that began the run."""
     rows, share = rows_of_splits(prepared), majority_shares(prepared)["test"]
-    lr, of = (default_lr(prepared.model, config), " (the default)") if config.lr is None else (config.lr, "")
+    of = " (the default)" if config.lr is None else ""
     p = f", p = {config.p:g}" if "p" not in config.ignored() else ""
     chosen_from = f"{len(prepared.classes)} classes"
     if not prepared.classes:
@@ -142,15 +132,12 @@ def _maker(where: ResultFolder) -> str:
     return manifest.made_by[0] if manifest is not None and manifest.made_by else "of an unknown version"
 
 
-def _is_done(where: ResultFolder, about: dict[str, Any]) -> bool:
-    """Whether the folder holds just this run, finished; then also take away what it needs no more."""
-    if not where.is_current(about):
-        return False
+def _remove_scratch(where: ResultFolder, about: dict[str, Any]) -> None:
+    """Take away what a finished run needs no more, if it was killed before it could."""
     manifest = where.manifest()
-    if manifest is not None and writes_files() and any(name in manifest.files for name in SCRATCH):
-        with where.open(about):  # it was killed before it could
+    if manifest is not None and any(name in manifest.files for name in SCRATCH):
+        with where.open(about):
             where.remove(*SCRATCH)
-    return True
 
 
 def _checkpoint(folder: Path) -> Path | None:

@@ -41,10 +41,9 @@ def rows_of(trials: Sequence[FrozenTrial]) -> list[Row]:
     its epochs or minus the loss of a language model. Test accuracies are left out: nothing may be chosen by them."""
     rows = []
     for trial in trials:
-        row = {name: trial.user_attrs.get(name) for name in COLUMNS}
-        row |= {"trial": trial.number, "state": trial.state.name.lower(), "score": trial.value}
-        row["epochs"] = len(trial.intermediate_values)
-        rows.append(row)
+        outcome = {"trial": trial.number, "state": trial.state.name.lower(), "score": trial.value}
+        outcome["epochs"] = len(trial.intermediate_values)
+        rows.append({name: trial.user_attrs.get(name) for name in COLUMNS} | outcome)
     return rows
 
 

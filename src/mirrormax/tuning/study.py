@@ -26,12 +26,13 @@ from sqlalchemy.pool import NullPool
 from torch import nn
 
 from mirrormax import training
+from mirrormax._checks import integer
 from mirrormax._identity import choices, identity
 from mirrormax._results import ResultFolder
 from mirrormax.experiments import Work
 from mirrormax.training import WITH_P, TrainConfig, data_digests
 from mirrormax.tuning import CHOSEN
-from mirrormax.tuning.trials import Outcome, Task, configured, first_points, in_memory, run_trial, suggest
+from mirrormax.tuning.trials import Outcome, configured, first_points, in_memory, run_trial, suggest
 
 KIND = "study"
 """What the folder of a study holds, in its manifest."""
@@ -52,8 +53,7 @@ class Plan:
     accelerator: str = "cpu"
 
     def __post_init__(self) -> None:
-        if self.trials < 1:
-            raise ValueError(f"--trials must be at least 1, got {self.trials}.")
+        integer("--trials", self.trials, at_least=1)
         if self.base.validation == 0:
             raise ValueError("validation must be greater than 0 to choose by, got 0.")
         for name in self.optimizers:
@@ -89,14 +89,15 @@ def run_study(
         for number in numbers:
             proposed.append(propose(plan, [*earlier, *running], number))
             running.append(_running(proposed[-1]))
-        tasks = []
-        for number, trial in zip(numbers, proposed, strict=True):
-            config, place = configured(plan.base, trial.params, model), trial_folder(folder.path, number)
-            tasks.append(Task(config, place, earlier, work.data_dir, plan.accelerator))
-        outcomes = work.each(run_trial, [(task,) for task in tasks], len(tasks) / plan.trials)
-        for task, trial, outcome in zip(tasks, proposed, outcomes, strict=True):
+        configs = [configured(plan.base, trial.params, model) for trial in proposed]
+        tasks = [
+            (config, trial_folder(folder.path, number), earlier, work.data_dir, plan.accelerator)
+            for number, config in zip(numbers, configs, strict=True)
+        ]
+        outcomes = work.each(run_trial, tasks, len(tasks) / plan.trials)
+        for config, trial, outcome in zip(configs, proposed, outcomes, strict=True):
             with _naming_full_disks(folder.claim(STUDY)):
-                study.add_trial(finished(task, trial, outcome))
+                study.add_trial(finished(config, trial, outcome))
             if tell is not None:
                 tell(study.get_trials()[-1])
         for pruned in study.get_trials(states=[TrialState.PRUNED]):  # their runs are of no use, and take room
@@ -129,12 +130,12 @@ def trial_folder(folder: Path, number: int) -> Path:
     return folder / TRIALS / f"{number:04d}"
 
 
-def finished(task: Task, trial: Trial, outcome: Outcome) -> FrozenTrial:
+def finished(config: TrainConfig, trial: Trial, outcome: Outcome) -> FrozenTrial:
     """A trial as Optuna keeps it: the best score on the validation split is its value."""
-    optimizer = task.config.optimizer
-    chosen = {"optimizer": optimizer, "multiple": trial.params[f"{optimizer} multiple"], "lr": task.config.lr}
+    multiple = trial.params[f"{config.optimizer} multiple"]
+    chosen = {"optimizer": config.optimizer, "multiple": multiple, "lr": config.lr}
     if "p - 1" in trial.params:
-        chosen["p"] = task.config.p
+        chosen["p"] = config.p
     return create_trial(
         state=TrialState.PRUNED if outcome.pruned else TrialState.COMPLETE,
         value=max(outcome.scores.values()),
@@ -166,7 +167,11 @@ def open_study(folder: ResultFolder) -> optuna.Study:
             storage.remove_session()
             storage.engine.dispose()
     try:
-        _check(path)
+        with closing(sqlite3.connect(path)) as connection:  # Optuna would write into any database
+            (verdict,) = connection.execute("PRAGMA integrity_check").fetchone()
+            names = connection.execute("SELECT study_name FROM studies").fetchall()
+        if verdict != "ok" or names != [(NAME,)]:
+            raise ValueError(f"integrity check: {verdict}; studies: {names}")
         study = optuna.load_study(study_name=NAME, storage=_storage(path))
         study.get_trials()
     except (sqlite3.Error, SQLAlchemyError, optuna.exceptions.OptunaError, KeyError, RuntimeError, ValueError) as error:
@@ -188,12 +193,3 @@ def _storage(path: Path) -> RDBStorage:
     # Without a pool every connection is closed when its work is done, and none is left for the garbage collector.
     url = URL.create("sqlite", database=str(path)).render_as_string()
     return RDBStorage(url, engine_kwargs={"poolclass": NullPool})
-
-
-def _check(path: Path) -> None:
-    """Raise unless the file is a whole database with our study in it; Optuna would write into any."""
-    with closing(sqlite3.connect(path)) as connection:
-        (verdict,) = connection.execute("PRAGMA integrity_check").fetchone()
-        names = connection.execute("SELECT study_name FROM studies").fetchall()
-    if verdict != "ok" or names != [(NAME,)]:
-        raise ValueError(f"integrity check: {verdict}; studies: {names}")

@@ -17,19 +17,10 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from optuna.trial import BaseTrial, FrozenTrial
 from torch import nn
 
+from mirrormax import training
 from mirrormax.auditing import attention_weights, sparsity
 from mirrormax.nets import load_model
-from mirrormax.training import (
-    WITH_P,
-    History,
-    Machine,
-    TrainConfig,
-    chosen_epoch,
-    default_lr,
-    read_metrics,
-    score,
-    train,
-)
+from mirrormax.training import TrainConfig
 
 LEAST_P, MOST_P = 1.05, 4.0
 FARTHEST = 30.0  # multiples of the rule's step size go from 1/30 to 30
@@ -43,14 +34,14 @@ def first_points(optimizers: Sequence[str]) -> list[dict[str, Any]]:
     points: list[dict[str, Any]] = []
     for name in optimizers:
         point: dict[str, Any] = {"optimizer": name, f"{name} multiple": 1.0}
-        points += [{**point, "p - 1": p - 1} for p in STARTS] if name in WITH_P else [point]
+        points += [{**point, "p - 1": p - 1} for p in STARTS] if name in training.WITH_P else [point]
     return points
 
 
 def suggest(trial: BaseTrial, optimizers: Sequence[str]) -> None:
     """Let Optuna choose the point of a trial: p − 1 and the multiple on logarithmic scales."""
     optimizer = trial.suggest_categorical("optimizer", optimizers)
-    if optimizer in WITH_P:
+    if optimizer in training.WITH_P:
         trial.suggest_float("p - 1", LEAST_P - 1, MOST_P - 1, log=True)
     trial.suggest_float(f"{optimizer} multiple", 1 / FARTHEST, FARTHEST, log=True)
 
@@ -60,18 +51,7 @@ def configured(base: TrainConfig, point: Mapping[str, Any], model: nn.Module) ->
     optimizer = point["optimizer"]
     p = round(1 + point["p - 1"], 2) if "p - 1" in point else base.p
     config = replace(base, optimizer=optimizer, p=p, lr=None)
-    return replace(config, lr=float(f"{point[f'{optimizer} multiple'] * default_lr(model, config):.3g}"))
-
-
-@dataclass(frozen=True)
-class Task:
-    """A trial to do: its run, where, and the trials that it is compared with."""
-
-    config: TrainConfig
-    folder: Path
-    earlier: Sequence[FrozenTrial]
-    data_dir: Path | None = None
-    accelerator: str = "cpu"
+    return replace(config, lr=float(f"{point[f'{optimizer} multiple'] * training.default_lr(model, config):.3g}"))
 
 
 @dataclass(frozen=True)
@@ -87,32 +67,36 @@ class Outcome:
         return not self.numbers
 
 
-def run_trial(task: Task) -> Outcome:
-    """Do a trial, or go on with it, or read what it came to.
+def run_trial(
+    config: TrainConfig,
+    folder: Path,
+    earlier: Sequence[FrozenTrial],
+    data_dir: Path | None = None,
+    accelerator: str = "cpu",
+) -> Outcome:
+    """Do a trial, or go on with it, or read what it came to; ``earlier`` trials are those that it is compared with.
 
     A process whose parent was killed may still be at it; it is waited for, and then nothing is left to do.
     """
-    pruning = Pruning(task)
+    pruning, machine, study = Pruning(config, earlier), training.Machine(accelerator=accelerator), folder.parents[1]
     try:
-        machine = Machine(accelerator=task.accelerator)
-        study = task.folder.parents[1]
-        train(task.config, task.folder, task.data_dir, machine=machine, wait=True, within=study, callbacks=[pruning])
+        training.train(config, folder, data_dir, machine=machine, wait=True, within=study, callbacks=[pruning])
     except optuna.TrialPruned:
         return Outcome(pruning.scores)
-    return read_outcome(task.folder, task.config.chosen_by)
+    return read_outcome(folder, config.chosen_by)
 
 
-def read_outcome(folder: Path, chosen_by: str = "accuracy") -> Outcome:
+def read_outcome(folder: Path, chosen_by: str) -> Outcome:
     """The numbers of a finished run: at the epoch that validation chose, and how sparse attention is there."""
     try:
-        rows = read_metrics(folder)
-        chosen = chosen_epoch(rows, chosen_by)
+        rows = training.read_metrics(folder)
+        chosen = training.chosen_epoch(rows, chosen_by)
         names = ("epoch", "validation_accuracy", "validation_loss", "train_accuracy", "test_accuracy", "test_loss")
         numbers = {name: chosen[name] for name in names} | {"epochs": float(len(rows))}
         summary = json.loads((folder / "summary.json").read_text("utf-8"))
         numbers["majority"] = float(summary["no_better_than_majority"])
         model = load_model(folder / "model").model
-        scores = {int(row["epoch"]): score(row, chosen_by) for row in rows}
+        scores = {int(row["epoch"]): training.score(row, chosen_by) for row in rows}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"the finished run in {folder} is damaged; delete this folder and run again.") from error
     matrices = [matrix for weights in attention_weights(model).values() for matrix in weights]
@@ -125,18 +109,18 @@ def read_outcome(folder: Path, chosen_by: str = "accuracy") -> Outcome:
 class Pruning(Callback):
     """Ends a run whose best validation score so far is below the median of the earlier trials at this epoch."""
 
-    def __init__(self, task: Task) -> None:
-        self.epochs, self.chosen_by = task.config.epochs, task.config.chosen_by
+    def __init__(self, config: TrainConfig, earlier: Sequence[FrozenTrial]) -> None:
+        self.epochs, self.chosen_by = config.epochs, config.chosen_by
         warmup = math.ceil(WARMUP * self.epochs)
         pruner = optuna.pruners.MedianPruner(n_startup_trials=FULL_TRIALS, n_warmup_steps=warmup)
-        self.trial = in_memory(task.earlier, pruner=pruner).ask()
+        self.trial = in_memory(earlier, pruner=pruner).ask()
         self.scores: dict[int, float] = {}
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        history = next(other for other in trainer.callbacks if isinstance(other, History))  # type: ignore[attr-defined]
+        history = next(other for other in trainer.callbacks if isinstance(other, training.History))  # type: ignore[attr-defined]
         for row in history.rows[len(self.scores) :]:  # those before an interruption among them
             epoch = int(row["epoch"])
-            self.scores[epoch] = score(row, self.chosen_by)
+            self.scores[epoch] = training.score(row, self.chosen_by)
             self.trial.report(self.scores[epoch], epoch)
         if len(history.rows) < self.epochs and not trainer.should_stop and self.trial.should_prune():
             raise optuna.TrialPruned
