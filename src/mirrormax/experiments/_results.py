@@ -116,8 +116,7 @@ class Results:
         if not (self.out / name).exists():  # never run here: neither its code nor its data need be read
             return None
         try:
-            about = self.identity(name, config)
-            folder = self._folder(name, about)
+            about, folder = self._place(name, config)
             manifest = folder.manifest() if folder.is_current(about) else None
         except (ValueError, OSError):  # its data is not there, or a link or a folder of somebody's is in its place
             return None
@@ -133,8 +132,7 @@ class Results:
         finished = None if force else self.load(name, config)
         if finished is not None:
             return finished
-        about = self.identity(name, config)
-        folder = self._folder(name, about)
+        about, folder = self._place(name, config)
         folder.manifest()  # refuses links, and folders of somebody's, before the work and not after it
         start = time.perf_counter()
         data = load_experiment(name).run(config, work)
@@ -145,8 +143,9 @@ class Results:
             _tell(folder, name, data, seconds)
         return _read(folder, name)
 
-    def _folder(self, name: str, about: dict[str, Any]) -> ResultFolder:
-        return ResultFolder(self.out / name / key(about), f"result of {name}", within=self.out)
+    def _place(self, name: str, config: Any) -> tuple[dict[str, Any], ResultFolder]:
+        about = self.identity(name, config)
+        return about, ResultFolder(self.out / name / key(about), f"result of {name}", within=self.out)
 
 
 def _tell(folder: ResultFolder, name: str, data: Arrays, seconds: float) -> None:

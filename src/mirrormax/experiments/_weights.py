@@ -15,7 +15,7 @@ from mirrormax.nets import load_model
 
 ROLES = ("key", "query", "value")
 MEASURES = ("hoyer", "top_mass", "effective_rank", "large", "near_zero", "left_range")
-Matrix = np.ndarray[Any, np.dtype[np.float64]]
+
 BINS = 121
 WIDEST = 99.9  # percent of the weights that the histograms show
 LARGE = 0.06  # the paper counts, and draws, entries of at least this size
@@ -56,7 +56,7 @@ def weight_arrays(finished: Sequence[Finished]) -> Arrays:
     return data
 
 
-def _flat(matrices: Sequence[Matrix]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def _flat(matrices: Sequence[Any]) -> Any:
     return np.concatenate([matrix.ravel() for matrix in matrices])
 
 

@@ -201,10 +201,8 @@ def measure(data: Arrays) -> Rows:
 
 def tell(data: Arrays, table: Measured) -> Told:
     """How far norms per head are from equal, and norm × margin together, as shares: medians of runs, the worst p."""
-    equal, law = (
-        percent(float(np.expm1(max(table.values(f"{quantity}, {MODES[mode]}")))), 1)
-        for quantity, mode in ((EQUAL, "tensor"), (PRODUCT, "global"))
-    )
+    laws = f"{EQUAL}, {MODES['tensor']}", f"{PRODUCT}, {MODES['global']}"
+    equal, law = (percent(float(np.expm1(max(table.values(quantity)))), 1) for quantity in laws)
     nearer = np.concatenate([_nearer(data, k, m) for k in range(len(data["p"])) for m in range(len(MODES))])
     return Told(
         f"{percent(table.values('share of all heads')[0])} of heads reach their own SVM; per head, norms are equal "
