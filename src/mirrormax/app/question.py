@@ -10,7 +10,6 @@ import io
 import json
 import tempfile
 import zipfile
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -64,7 +63,7 @@ class Problems:
     """Makes the problem that a request names; uploads are kept in memory, the last few of them."""
 
     def __init__(self) -> None:
-        self._uploads: OrderedDict[str, Problem] = OrderedDict()
+        self._uploads: dict[str, Problem] = {}
 
     def named(self, request: Mapping[str, Any]) -> Problem:
         """The problem of ``{"problem": "example1" | "example2" | "sphere" | "file", ...}``."""
@@ -99,10 +98,10 @@ class Problems:
             except ValueError as error:
                 raise ValueError(str(error).replace(str(path), name)) from None
         key = hashlib.sha256(content).hexdigest()[:16]
+        self._uploads.pop(key, None)  # the newest is the last
         self._uploads[key] = problem
-        self._uploads.move_to_end(key)
-        while len(self._uploads) > KEPT_UPLOADS:
-            self._uploads.popitem(last=False)
+        for oldest in [*self._uploads][:-KEPT_UPLOADS]:
+            del self._uploads[oldest]
         return key, problem
 
 

@@ -196,10 +196,8 @@ def _files(entries: Entries, suffixes: tuple[str, ...]) -> list[str]:
 
 def _rows(summary: dict[str, Any]) -> list[dict[str, Any]]:
     """A summary as rows of plain cells: rows by name, or one row of single values."""
-    if all(isinstance(row, dict) for row in summary.values()):
-        rows = [{"": name, **row} for name, row in summary.items()]
-    else:
-        rows = [{"": name, "value": value} for name, value in summary.items()]
+    by_name = all(isinstance(row, dict) for row in summary.values())
+    rows = [{"": name, **(row if by_name else {"value": row})} for name, row in summary.items()]
     return [{key: _cell(value) for key, value in row.items()} for row in rows[:MOST_ROWS]]
 
 

@@ -121,7 +121,6 @@ def sign_of_life(command: str, wanted: bool) -> Iterator[None]:
 
     def say() -> None:
         sys.stderr.write(f"mirrormax {command}: at work …\n")
-        sys.stderr.flush()
 
     timer = threading.Timer(SILENCE, say)
     timer.daemon = True

@@ -139,7 +139,6 @@ def _in_lines(command: str) -> Show:
             last = now
             share = f"{done / total:.0%}" if total else f"{done:g}"
             sys.stderr.write(f"mirrormax {command}: {stage} {share}, after {now - began:.0f} s\n")
-            sys.stderr.flush()
 
     return show
 

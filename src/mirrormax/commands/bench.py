@@ -42,7 +42,6 @@ def run(args: argparse.Namespace) -> int:
     with redirect_stdout(sys.stderr if args.json else sys.stdout), progress("bench", quiet=False, bar=False) as show:
         for k, name in enumerate(names, start=1):
             sys.stderr.write(f"mirrormax bench: {name}, {k} of {len(names)}\n")
-            sys.stderr.flush()
             options = {"data_dir": args.data_dir} if name in BENCHES_ON_DATA else {}
             ratios[name] = benches[name].main(show=show, **options)
         measured = describe(ratios)

@@ -85,7 +85,6 @@ def _tell_trial(trials: int, chosen_by: str, trial: Any) -> None:
         f"trial {trial.number + 1} of {trials}: {numbers['optimizer']}{p}, lr = {numbers['lr']:g}, validation "
         f"{quality}{ended}\n"
     )
-    sys.stderr.flush()
 
 
 def _tell(best: dict[str, Any], folder: Path, quality: str) -> None:

@@ -20,12 +20,7 @@ NAMED = 3
 """Tokens that the page names of a head."""
 
 
-def write_audit(
-    folder: ResultFolder,
-    audit: Audit,
-    title: str,
-    tell: Callable[[str, int, int], None] = lambda stage, done, total: None,
-) -> None:
+def write_audit(folder: ResultFolder, audit: Audit, title: str, tell: Callable[[str, int, int], None]) -> None:
     """JSON, tables, pictures and the page of one audit; ``tell`` hears how many of the pictures are drawn."""
     audit.write(folder)
     grown = len({point.rows for point in audit.growth}) > 1
