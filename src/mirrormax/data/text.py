@@ -72,7 +72,10 @@ def load_text(
 
 def text_files(source: str | Path, data_dir: str | Path | None = None) -> list[Path]:
     """The files that :func:`load_text` would read, in order; OSError with one sentence where one is missing."""
-    return [path for paths in _files_by_split(source, data_dir).values() for path in paths]
+    files = _files_by_split(source, data_dir)
+    if source not in TEXT_SOURCES:
+        check_file(Path(source), "table")
+    return [path for paths in files.values() for path in paths]
 
 
 def _files_by_split(source: str | Path, data_dir: str | Path | None) -> dict[str, list[Path]]:
@@ -82,7 +85,6 @@ def _files_by_split(source: str | Path, data_dir: str | Path | None) -> dict[str
         return {"train": [reviews_file()]} if folder is None else imdb_files(folder)
     if Path(source).suffix.lower() not in TABLES:
         raise ValueError(f"{str(source)!r} is no text data; choose 'reviews', 'imdb' or a .csv or .parquet file.")
-    check_file(Path(source), "table")
     return {"train": [Path(source)]}
 
 
