@@ -45,15 +45,18 @@ class _OneAgainstRest(ClassifierMixin):  # type: ignore[misc]
         positive = self.classes_[1:] if len(self.classes_) == 2 else self.classes_
         return np.where(y == positive[:, None], 1.0, -1.0)
 
-    def predict(self, X: Any) -> Any:
+    def predict(self, X: Any) -> npt.NDArray[Any]:
         """The class of each sample."""
-        outputs = self.decision_function(X)
-        return self.classes_[(outputs > 0).astype(np.intp) if outputs.ndim == 1 else outputs.argmax(axis=1)]
+        outputs: Array = self.decision_function(X)
+        index = (outputs > 0).astype(np.intp) if outputs.ndim == 1 else outputs.argmax(axis=1)
+        chosen: npt.NDArray[Any] = self.classes_[index]
+        return chosen
 
 
-def _shaped(outputs: Any) -> Any:
+def _shaped(outputs: Any) -> Array:
     """Of K classes' outputs (K, n, ...) those of the only one, or (n, K, ...)."""
-    return outputs[0] if len(outputs) == 1 else outputs.swapaxes(0, 1)
+    shaped: Array = outputs[0] if len(outputs) == 1 else outputs.swapaxes(0, 1)
+    return shaped
 
 
 class LpSVC(_OneAgainstRest, BaseEstimator):  # type: ignore[misc]
@@ -120,7 +123,7 @@ class LpSVC(_OneAgainstRest, BaseEstimator):  # type: ignore[misc]
         self.support_ = np.flatnonzero(solutions.support.any(axis=0))
         return self
 
-    def decision_function(self, X: Any) -> Any:
+    def decision_function(self, X: Any) -> Array:
         """Xv + intercept: (n,) for two classes, (n, K) for more."""
         check_is_fitted(self)
         X = validate_data(self, X, dtype=np.float64, reset=False)
@@ -193,11 +196,11 @@ class AttentionClassifier(_OneAgainstRest, BaseEstimator):  # type: ignore[misc]
         self.W_, self.v_, self.loss_ = run.W[-1], run.v[-1], run.loss[-1]
         return self
 
-    def decision_function(self, X: Any) -> Any:
+    def decision_function(self, X: Any) -> Array:
         """f(X, z): (n,) for two classes, (n, K) for more."""
         return _shaped(attention_outputs(**self._seen(X), v=self.v_, W=self.W_))
 
-    def attention(self, X: Any) -> Any:
+    def attention(self, X: Any) -> Array:
         """σ(X W z), what each token weighs: (n, T) for two classes, (n, K, T) for more."""
         return _shaped(attention_weights(**self._seen(X), W=self.W_))
 
