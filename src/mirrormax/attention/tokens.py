@@ -6,7 +6,7 @@ Shapes are those of :mod:`mirrormax.attention.model`; indices and masks run over
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -179,12 +179,15 @@ def is_locally_optimal(
         )
     _one_of(("alpha, the chosen token of every sample", alpha), ("keep, several of them", keep))
     _one_of(("W", W), ("support", support))
-    given = {"y": y, "z": z, "W": W, "alpha": alpha, "keep": keep, "support": support, "mask": mask}
+    given: dict[str, Any] = {"y": y, "z": z, "W": W, "alpha": alpha, "keep": keep, "support": support, "mask": mask}
     if V is None:
+        assert v is not None
+        readout = v
         check(X, v=v, **given)
     else:
+        readout = V
         check_classes(X, V=V, offset=offset, **given)
-    X, _, readout = common_type(blank_padding(X, mask), y, v if V is None else V)
+    X, _, readout = common_type(blank_padding(X, mask), y, readout)
     places = torch.arange(X.shape[-2], device=X.device)
     if keep is None:
         assert alpha is not None
@@ -202,7 +205,7 @@ def is_locally_optimal(
         support = support_tokens(X, z, W=W, alpha=reference, tol=tol, mask=rivals if mask is None else rivals & mask)
     eps, X, readout = torch.finfo(X.dtype).eps, X.double(), readout.double()
     if V is None:
-        direction, face, doubt = y.unsqueeze(-1) * readout.unsqueeze(-2), keep, 0.0
+        direction, face, doubt = y.unsqueeze(-1) * readout.unsqueeze(-2), keep, torch.zeros(())
     else:
         best = optimal_attention(X, y, readout, offset=offset, mask=keep)
         outputs = (best.s.unsqueeze(-2) @ X).squeeze(-2) @ readout.mT

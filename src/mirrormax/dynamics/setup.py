@@ -65,7 +65,8 @@ def potentials_of(p: Any) -> np.ndarray[Any, Any]:
     given = np.array(p, dtype=object)
     if not given.size:
         raise ValueError(f"p must be an exponent, or one for each trial, got {p!r}.")
-    return np.vectorize(as_potential, otypes=[object])(given)
+    potentials: np.ndarray[Any, Any] = np.vectorize(as_potential, otypes=[object])(given)
+    return potentials
 
 
 @dataclass(frozen=True)
@@ -111,11 +112,7 @@ class Setup:
 
 
 def prepare(
-    problem: Mapping[str, Any],
-    p: Any,
-    start: Mapping[str, Any],
-    rates: Mapping[str, Any],
-    train_readout: bool,
+    problem: Mapping[str, Any], p: Any, start: Mapping[str, Any], rates: Mapping[str, Any], train_readout: bool
 ) -> Setup:
     """Check the arrays of a problem (X, y, z, mask; v, or V of heads and classes) and of a start (W, or K and Q)."""
     given = {
@@ -148,7 +145,15 @@ def prepare(
     if binary:
         flat["V"] = flat.pop("v")[:, None, None]
         flat |= {name: flat[name].unsqueeze(1) for name in ("W", "K", "Q") if name in flat}
-    trained = {name: "lr" for name in ("W", "K", "Q") if name in flat} | ({"V": "lr_v"} if train_readout else {})
+    trained: dict[str, str] = {name: "lr" for name in ("W", "K", "Q") if name in flat}
+    trained |= {"V": "lr_v"} if train_readout else {}
+    steps: dict[str, Tensor] = {}
+    for name, argument in trained.items():
+        size = rates[argument]
+        rate = to_tensor(argument, np.array(size) if np.isscalar(size) else size)
+        if not ((rate > 0) & (rate < math.inf)).all():
+            raise ValueError(f"{argument} must be a finite number greater than 0, got {size!r}.")
+        steps[name] = per_trial(argument, rate.to(device), batch).reshape(-1, 1, 1, 1)
     return Setup(
         X=blank_padding(flat["X"], flat.get("mask")).contiguous(),
         y=flat["y"],
@@ -156,7 +161,7 @@ def prepare(
         V=flat["V"],
         mask=flat.get("mask"),
         start={name: flat[name] for name in trained},
-        rates={name: rate_of(argument, rates[argument], batch, device) for name, argument in trained.items()},
+        rates=steps,
         mirror=Mirror(np.broadcast_to(potentials, batch).ravel().tolist()),
         batch=batch,
         binary=binary,
@@ -169,14 +174,6 @@ def to_tensor(name: str, value: Any) -> Tensor:
     if tensor.dtype == torch.bool:  # a mask, or what the check of the problem refuses
         return tensor.clone()
     return tensor.to(torch.float64, copy=True)
-
-
-def rate_of(argument: str, given: Any, batch: tuple[int, ...], device: torch.device) -> Tensor:
-    """A step size, or one per trial, as (B, 1, 1, 1)."""
-    rate = to_tensor(argument, np.array(given) if np.isscalar(given) else given)
-    if not ((rate > 0) & (rate < math.inf)).all():
-        raise ValueError(f"{argument} must be a finite number greater than 0, got {given!r}.")
-    return per_trial(argument, rate.to(device), batch).reshape(-1, 1, 1, 1)
 
 
 def per_trial(name: str, tensor: Tensor, batch: tuple[int, ...], core: tuple[int, ...] = ()) -> Tensor:

@@ -14,8 +14,6 @@ from mirrormax.geometry import Lp, as_potential
 from mirrormax.problem import Problem, gathers_problem
 from mirrormax.svm import Solution, att_svm
 
-METHODS = ("svm", "hebbian")
-
 
 class WarmStart(NamedTuple):
     """Weights ``W0`` (..., d, d), the tokens ``alpha`` (..., n) that they put in front, and their attention SVM."""
@@ -59,7 +57,7 @@ def warm_start(
     (array([0, 0]), array([[ 2.884615, -0.115385],
            [ 2.884615, -0.115385]]))
     """
-    if method not in METHODS:
+    if method not in ("svm", "hebbian"):
         raise ValueError(f'method must be "svm" or "hebbian", got {method!r}.')
     lead, psi = number("lead", lead, above=0.0), as_potential(p)
     if not isinstance(psi, Lp):
@@ -69,17 +67,12 @@ def warm_start(
     solution = att_svm(data.X, data.z, chosen, p=psi, mask=data.mask)
     W0 = lead * solution.W
     if method == "hebbian":
-        pull = torch.from_numpy(_hebbian(data, chosen))
-        there, size = psi.inverse_map(pull, (-2, -1)), psi.norm(torch.from_numpy(W0), (-2, -1))
+        present = np.ones(data.X.shape[:-1]) if data.mask is None else np.asarray(data.mask, dtype=np.float64)
+        pull = (present[..., None] * data.leads(chosen)).sum(-2) / present.sum(-1, keepdims=True)  # x_iα − x̄_i
+        there = psi.inverse_map(torch.from_numpy(np.einsum("...nd,...ne->...de", pull, data.z)), (-2, -1))
+        size = psi.norm(torch.from_numpy(W0), (-2, -1))
         W0 = (there * (size / psi.norm(there, (-2, -1)))[..., None, None]).numpy()
     if isinstance(problem.X, Tensor):
         device = problem.X.device
         return WarmStart(torch.from_numpy(W0).to(device), torch.from_numpy(np.array(chosen)).to(device), solution)
     return WarmStart(W0, chosen, solution)
-
-
-def _hebbian(problem: Problem, alpha: Any) -> Any:
-    """Σ_i (x_iα − x̄_i) z_iᵀ, (..., d, d), the mean over the tokens that are there."""
-    present = np.ones(problem.X.shape[:-1]) if problem.mask is None else np.asarray(problem.mask, dtype=np.float64)
-    pull = (present[..., None] * problem.leads(alpha)).sum(-2) / present.sum(-1, keepdims=True)
-    return np.einsum("...nd,...ne->...de", pull, problem.z)

@@ -120,8 +120,9 @@ class Trajectory(Generic[A]):
 
     def potentials(self) -> np.ndarray[Any, Any]:
         """The potential of every trial, as an object array (...)."""
-        potentials: np.ndarray[Any, Any] = np.vectorize(json.loads, otypes=[object])(self.potential)
-        return np.vectorize(as_potential, otypes=[object])(potentials)
+        specs = np.vectorize(json.loads, otypes=[object])(self.potential)
+        potentials: np.ndarray[Any, Any] = np.vectorize(as_potential, otypes=[object])(specs)
+        return potentials
 
     def divergence_to(self, reference: ArrayLike | Tensor, p: float | Potential | None = None) -> A:
         """D_ψ(reference/‖reference‖, W/‖W‖) at every recorded step, (K, ...), for references (..., d, d).

@@ -85,11 +85,11 @@ class Problem(Generic[A]):
 
     def scores(self) -> A:
         """Token scores γ_it = y_i vᵀx_it, (..., n, T); −inf where the mask leaves a token out."""
-        return self._answer(token_scores, "X", "y", "v", "mask")
+        return cast("A", in_kind(token_scores)(self.X, self.require("y"), self.require("v"), self.mask))
 
     def best_tokens(self) -> A:
         """The token of each sample with the highest score, (..., n); a tie raises ValueError, naming the sample."""
-        return self._answer(_best_tokens, "X", "y", "v", "mask")
+        return cast("A", in_kind(_best_tokens)(self.X, self.require("y"), self.require("v"), self.mask))
 
     def leads(self, alpha: ArrayLike | Tensor | None = None) -> A:
         """x_iα − x_it, (..., n, T, d): zero at alpha (that of the problem if not given), x_iα at padding."""
@@ -141,10 +141,6 @@ class Problem(Generic[A]):
 
     def _arrays(self) -> dict[str, Any]:
         return {name: value for name in FIELDS if (value := getattr(self, name)) is not None}
-
-    def _answer(self, function: Callable[..., Tensor], *names: str) -> A:
-        given = (self.mask if name == "mask" else self.require(name) for name in names)
-        return cast("A", in_kind(function)(*given))
 
 
 @overload

@@ -66,12 +66,11 @@ def check_loss(loss: str | Loss, low: float = -20.0, high: float = 20.0) -> Loss
         raise ValueError(f"high must be greater than low, got low={low:g} and high={high:g}.")
     x = torch.linspace(low, high, POINTS, dtype=torch.float64)
     values, slopes = loss.value(x), loss.derivative(x)
-    violations = []
-    slope = float(slopes.abs().max())
-    if not (torch.isfinite(values).all() and torch.isfinite(slopes).all()):
-        where = x[~(torch.isfinite(values) & torch.isfinite(slopes))][0]
-        violations.append(f"it or its slope is not finite at {float(where):g}")
-        return LossCheck(loss, low, high, slope, math.inf, tuple(violations))
+    violations, slope = [], float(slopes.abs().max())
+    finite = values.isfinite() & slopes.isfinite()
+    if not finite.all():
+        infinite = f"it or its slope is not finite at {float(x[~finite][0]):g}"
+        return LossCheck(loss, low, high, slope, math.inf, (infinite,))
     flat = slopes >= 0
     if flat.any():
         first = int(flat.nonzero()[0])

@@ -105,8 +105,8 @@ def regularization_path(
     random_starts = integer("random_starts", random_starts, at_least=0)
     rng = np.random.default_rng(seed)
     searches = [
-        Search(Excess(*arrays, as_loss(loss)), exponent, starts, random_starts, rng)
-        for arrays in arrays_of(problem, "X", "y", "z", "v")
+        Search(Excess(X, y, z, v, mask, as_loss(loss)), exponent, starts, random_starts, rng)
+        for X, y, z, v, mask in arrays_of(problem, "X", "y", "z", "v")
     ]
     paths = [list(search.follow(sizes.tolist())) for search in searches]
     return path_of(paths, [search.objective.alpha for search in searches], problem, exponent, radii=sizes)
@@ -147,7 +147,9 @@ def joint_regularization_path(
         raise ValueError(f"readout_radii has {len(head_sizes)} numbers and radii {len(sizes)}; give as many of each.")
     random_starts = integer("random_starts", random_starts, at_least=1)
     rng = np.random.default_rng(seed)
-    searches = [JointSearch(*arrays, exponent, random_starts, rng) for arrays in arrays_of(problem, "X", "y", "z")]
+    searches = [
+        JointSearch(X, y, z, mask, exponent, random_starts, rng) for X, y, z, mask in arrays_of(problem, "X", "y", "z")
+    ]
     radii_of_both = list(zip(sizes.tolist(), head_sizes.tolist(), strict=True))
     paths = [list(search.follow(radii_of_both)) for search in searches]
     alpha = [path[-1].alpha for path in paths]

@@ -68,7 +68,8 @@ class Selections:
         self.looked_at |= set(new)
         if new:
             solution = att_svm(self.X, self.z, np.array(new), p=self.p, mask=self.mask, throw=False)
-            self.solved |= {alpha: W for alpha, W, good in zip(new, solution.W, solution.optimal, strict=True) if good}
+            solved = zip(new, solution.W, np.asarray(solution.optimal), strict=True)
+            self.solved |= {alpha: W for alpha, W, optimal in solved if optimal}
 
     def knows(self, centre: Selection) -> bool:
         """Whether all that is to be looked at around ``centre`` has been."""
@@ -193,7 +194,7 @@ class JointSearch(Search):
         new = [alpha for alpha in self.selections.solved if alpha not in self.heads]
         if new:
             solution = lp_svm(self.X[np.arange(len(self.y)), np.array(new)], self.y, p=self.p, throw=False)
-            solved = zip(new, solution.v, solution.optimal, strict=True)
+            solved = zip(new, solution.v, np.asarray(solution.optimal), strict=True)
             self.heads |= {alpha: v if optimal else None for alpha, v, optimal in solved}
 
     def chosen(self, R: Any) -> dict[str, Start]:
