@@ -1,6 +1,6 @@
 """Fig 2: the attention SVM of Example 1, and which p its printed solution belongs to.
 
-How Example 1 is read, as it is garbled in the text we have, stands in ``READINGS`` of ``_errata``.
+How Example 1 is read, as it is garbled in the text we have, stands among the readings of ``errata.json``.
 """
 
 from __future__ import annotations
