@@ -20,8 +20,7 @@ from pictures import save_dots
 from mirrormax import commands
 from mirrormax.nets import VisionConfig, VisionTransformer
 from mirrormax.training import VisionTraining, default_lr
-from mirrormax.tuning.study import REVISION, Plan, propose
-from mirrormax.tuning.trials import configured, first_points, run_trial
+from mirrormax.tuning.study import REVISION, Plan, configured, first_points, propose, run_trial
 
 from .studies import TINY, flags
 
