@@ -1,9 +1,9 @@
-"""Parts that both models are made of: self-attention, dropout, and the checks of their sizes."""
+"""Parts of the models: self-attention, dropout, how images are read, and the checks of sizes."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
@@ -113,6 +113,19 @@ class Dropout(nn.Dropout):
         bits = words.view(torch.int16)[: x.numel()].view(x.shape)
         kept = (bits >= level - LEVELS // 2).to(x.dtype)
         return x * kept.mul_(LEVELS / (LEVELS - level))
+
+
+def pixel_inputs(pixels: Tensor, mean: float | Sequence[float], std: float | Sequence[float]) -> Tensor:
+    """Bytes (n, C, H, W) as a model reads them: (pixel/255 − mean)/std, of one mean and std or one per channel."""
+    centre, spread = (torch.as_tensor(value, dtype=torch.float32).reshape(-1, 1, 1) for value in (mean, std))
+    return (pixels.float() / 255 - centre) / spread
+
+
+def resized(images: Tensor, size: int) -> Tensor:
+    """Images (n, C, H, W) at ``size`` by ``size`` pixels, as they are if that is what they have."""
+    if images.shape[-2:] == (size, size):
+        return images
+    return functional.interpolate(images, size=(size, size), mode="bilinear", antialias=True)
 
 
 class _Unfilled(TorchFunctionMode):
