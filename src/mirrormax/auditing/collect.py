@@ -52,11 +52,6 @@ class Kept:
     tokens: Tensor  # (K + 1,) their places in the sequence
     scores: Tensor | None  # (K + 1,) γ
 
-    @property
-    def x(self) -> Tensor:
-        """x̃ of the head's tokens, (K + 1, a), in float64."""
-        return self.known[self.which].double()
-
 
 @dataclass(eq=False)
 class Row:
@@ -121,9 +116,9 @@ class Statistics:
         self.least_lead = torch.minimum(self.least_lead, (best[..., 0] - best[..., 1]).amin(0).cpu())
         self.rows += len(alpha)
 
-    def mean(self, name: str, head: int) -> float:
-        """The mean over rows."""
-        return float(self._sums[name][head]) / self.rows
+    def of_head(self, head: int) -> dict[str, Any]:
+        """The number of rows, and means over them."""
+        return {"rows": self.rows, **{name: float(total[head]) / self.rows for name, total in self._sums.items()}}
 
 
 @dataclass(eq=False)

@@ -291,7 +291,7 @@ def _solved(
     def task(index: Index) -> Callable[[], Mapping[float, Margins]]:
         layer, head = index
         kept = [row.kept[layer][head] for row in rows]
-        X = pad_sequence([row.x for row in kept], batch_first=True).numpy()
+        X = pad_sequence([row.known[row.which].double() for row in kept], batch_first=True).numpy()
         z = torch.stack([row.z.double() for row in kept]).numpy()
         mask = np.arange(X.shape[1]) < np.array([len(row.tokens) for row in kept])[:, None]
         problem = HeadProblem(X, z, mask, collected.weights(layer, head).cpu().numpy())

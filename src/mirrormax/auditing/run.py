@@ -140,18 +140,15 @@ def head_of(index: Index, collected: Collected, margins: Margins) -> Head:
     """Put the numbers of one head together."""
     k, h = index
     sums = collected.layers[k]
-    layer, statistics = sums.layer, sums.statistics
-    W, importance = layer.weights(h).cpu(), collected.importance.of_layer(k)
+    layer, importance = sums.layer, collected.importance.of_layer(k)
+    W = layer.weights(h).cpu()
     return Head(
         layer=k,
         head=h,
         module=layer.name,
         form=layer.form,
-        rows=statistics.rows,
-        mass=statistics.mean("mass", h),
-        decisive=statistics.mean("decisive", h),
-        entropy=statistics.mean("entropy", h),
-        margin_all=float(statistics.least_lead[h] / lp_norm(W, margins.p)) if W.any() else math.nan,
+        **sums.statistics.of_head(h),
+        margin_all=float(sums.statistics.least_lead[h] / lp_norm(W, margins.p)) if W.any() else math.nan,
         **sums.selections.of_head(h),
         learned=None,
         importance=None if importance is None else float(importance[h]),

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -186,18 +186,13 @@ def _logger(folder: Path) -> Logger:
 @contextmanager
 def without_chatter() -> Iterator[None]:
     """Lightning's loggers and hints silenced; its errors, and all other warnings, still come through."""
-    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            for hint in HINTS:
-                warnings.filterwarnings("ignore", message=hint)
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+    with ExitStack() as undo, warnings.catch_warnings():
+        for logger in map(logging.getLogger, ("lightning.pytorch", "lightning.fabric")):
+            undo.callback(logger.setLevel, logger.level)
+            logger.setLevel(logging.ERROR)
+        for hint in HINTS:
+            warnings.filterwarnings("ignore", message=hint)
+        yield
 
 
 @contextmanager

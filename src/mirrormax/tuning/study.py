@@ -155,7 +155,7 @@ def finished(config: TrainConfig, trial: Trial, outcome: Outcome) -> FrozenTrial
     if "p - 1" in trial.params:
         chosen["p"] = config.p
     return create_trial(
-        state=TrialState.PRUNED if outcome.pruned else TrialState.COMPLETE,
+        state=TrialState.COMPLETE if outcome.numbers else TrialState.PRUNED,
         value=max(outcome.scores.values()),
         params=trial.params,
         distributions=trial.distributions,
@@ -237,10 +237,6 @@ class Outcome:
 
     scores: dict[int, float]
     numbers: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def pruned(self) -> bool:
-        return not self.numbers
 
 
 def run_trial(
