@@ -260,7 +260,7 @@ def collect(
                 for view in views:
                     view.check()
                 collected.begin(views)
-            collected.add(views, adapter.ids(batch))
+            collected.add(views, adapter.named(batch).get("input_ids"))
             collected.importance.add(watch, batch)
             advance(len(views[0].mask))
     if not collected.rows:

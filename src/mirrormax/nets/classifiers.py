@@ -104,10 +104,6 @@ class VisionBlock(nn.Module):
         self.contract = nn.Linear(config.hidden, config.dim)
         self.dropout: nn.Dropout = Dropout(config.dropout)
 
-    def weights(self, x: Tensor) -> Tensor:
-        """The attention maps (B, heads, T, T)."""
-        return self.attention.weights(self.attention_norm(x))
-
     def forward(self, x: Tensor, *, first_only: bool = False) -> Tensor:
         """x (B, T, dim) to the tokens of the next layer, all of them or the first alone."""
         change = self.attention(self.attention_norm(x), first_only=first_only)
@@ -135,7 +131,7 @@ class VisionTransformer(nn.Module):
         x, maps = self.embed(pixels), []
         for depth, block in enumerate(cast("list[VisionBlock]", self.blocks), start=1):
             if attention:
-                maps.append(block.weights(x))
+                maps.append(block.attention.weights(block.attention_norm(x)))
             x = block(x, first_only=depth == len(self.blocks))
         logits = self.head(self.norm(x[:, 0]))
         return (logits, torch.stack(maps)) if attention else logits
