@@ -232,8 +232,11 @@ def adapter_for(
 ) -> Adapter:
     """The adapter of a model, an adapter being its own; see :class:`Adapter` for what may be said about the model."""
     if isinstance(model, Adapter):
-        if head is not None:
-            raise ValueError("head goes to the adapter itself, as in adapter_for(model, head=…); give it there.")
+        for name, given, own in (("form", form, model.form), ("head", head, None)):
+            if given not in (None, own):
+                raise ValueError(
+                    f"{name} goes to the adapter itself, as in adapter_for(model, {name}=…); give it there."
+                )
         return model
     if not isinstance(model, nn.Module):
         raise TypeError(
