@@ -129,7 +129,7 @@ def finished(accuracy, epochs, excess=0.5):
 @pytest.mark.parametrize(("accuracy", "given_up"), [(1.0, True), (0.0, False)])
 def test_a_trial_below_the_median_of_the_others_is_given_up(accuracy, given_up, tmp_path):
     config = replace(VisionTraining(**TINY), stop_accuracy=2.0)
-    outcome = run_trial(config, tmp_path / "trial", [finished(accuracy, 2)] * 4)
+    outcome = run_trial(config, tmp_path / "trial", [finished(accuracy, 2)] * 4, None, "cpu")
     assert (not outcome.numbers) is given_up
     assert list(outcome.scores) == ([1] if given_up else [1, 2])
     assert (tmp_path / "trial" / "summary.json").exists() is not given_up

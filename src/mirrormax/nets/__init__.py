@@ -6,9 +6,8 @@ from mirrormax._lazy import lazy
 
 if TYPE_CHECKING:
     from mirrormax.nets.checkpoint import SPARSE_WEIGHTS, Checkpoint, load_model, save_model, write_model
-    from mirrormax.nets.classifiers import TransformerBlock, TransformerClassifier, VisionBlock, VisionTransformer
-    from mirrormax.nets.decoder import Decoder
     from mirrormax.nets.layers import Dropout, SelfAttention, drawing_from, pixel_inputs, resized, without_memory
+    from mirrormax.nets.models import Decoder, TransformerBlock, TransformerClassifier, VisionBlock, VisionTransformer
     from mirrormax.nets.sizes import DecoderConfig, TransformerConfig, VisionConfig
 
 __all__ = [

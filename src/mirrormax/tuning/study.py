@@ -240,11 +240,7 @@ class Outcome:
 
 
 def run_trial(
-    config: TrainConfig,
-    folder: Path,
-    earlier: Sequence[FrozenTrial],
-    data_dir: Path | None = None,
-    accelerator: str = "cpu",
+    config: TrainConfig, folder: Path, earlier: Sequence[FrozenTrial], data_dir: Path | None, accelerator: str
 ) -> Outcome:
     """Do a trial, or go on with it, or read what it came to; ``earlier`` trials are those that it is compared with.
 
