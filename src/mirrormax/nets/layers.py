@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -13,8 +13,6 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 LEVELS = 2**16  # of the dropout rate
-
-Model = TypeVar("Model", bound=nn.Module)
 
 _this_thread = threading.local()
 
@@ -136,7 +134,7 @@ class _Unfilled(TorchFunctionMode):
         return kwargs["tensor"] if is_filling else function(*args, **(kwargs or {}))
 
 
-def without_memory(make: Callable[[Any], Model], config: Any) -> Model:
+def without_memory(make: Callable[[Any], nn.Module], config: Any) -> Any:
     """The model on torch's meta device, where weights have shapes but no numbers, so that any size is safe to look at.
 
     ValueError where a weight has more numbers than torch can count.

@@ -106,17 +106,13 @@ class EpochLines(Callback):
 
 def epoch_line(row: dict[str, float], epochs: int) -> str:
     """An epoch in one line that fits a terminal of 80 columns."""
-    width = len(str(epochs))
+    number = f"{row['epoch']:{len(str(epochs))}.0f}/{epochs}"
     if "validation_bits_per_byte" in row:
-        return (
-            f"epoch {row['epoch']:{width}.0f}/{epochs}  loss {row['train_loss']:.4f}, validation "
-            f"{row['validation_loss']:.4f} = {row['validation_bits_per_byte']:.3f} bits/byte  {row['seconds']:.1f} s"
-        )
-    held_out = "test" if math.isnan(row["validation_accuracy"]) else "validation"  # the paper holds out no validation
-    return (
-        f"epoch {row['epoch']:{width}.0f}/{epochs}  loss {row['train_loss']:.4f}  accuracy train "
-        f"{row['train_accuracy']:.4f}, {held_out} {row[f'{held_out}_accuracy']:.4f}  {row['seconds']:.1f} s"
-    )
+        quality = f", validation {row['validation_loss']:.4f} = {row['validation_bits_per_byte']:.3f} bits/byte"
+    else:  # the paper holds out no validation
+        held_out = "test" if math.isnan(row["validation_accuracy"]) else "validation"
+        quality = f"  accuracy train {row['train_accuracy']:.4f}, {held_out} {row[f'{held_out}_accuracy']:.4f}"
+    return f"epoch {number}  loss {row['train_loss']:.4f}{quality}  {row['seconds']:.1f} s"
 
 
 @functools.cache
