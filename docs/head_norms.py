@@ -27,7 +27,7 @@ import torch
 from torch import nn
 
 from mirrormax._statistics import mean
-from mirrormax.nets.decoder import CausalAttention
+from mirrormax.nets.models import CausalAttention
 from mirrormax.optim import MirrorAdamW, param_groups
 from mirrormax.training import LanguageTraining, Prepared, loader, loss_and_logits, prepare
 

@@ -38,7 +38,7 @@ from mirrormax.training import (
     loss_and_logits,
     prepare,
 )
-from mirrormax.training.pieces import ROUND, TOKENS
+from mirrormax.training.batches import ROUND, TOKENS
 
 OUT = Path(__file__).with_suffix(".csv")
 TEXT, VISION = PROFILES["sentiment"]["paper"], PROFILES["vision"]["paper"]

@@ -333,6 +333,14 @@ def test_models_that_cannot_be_read_are_refused(model, error, message):
         mirrormax.audit(model, [torch.randn(2, 3, 4)])
 
 
+@pytest.mark.parametrize("choice", [{"form": "query"}, {"head": lambda output: output}], ids=["form", "head"])
+def test_what_an_adapter_says_of_its_model_is_not_said_again_otherwise(choice):
+    adapter = adapter_for(encoder(), form="token")
+    assert adapter_for(adapter, form="token") is adapter
+    with pytest.raises(ValueError, match=f"{next(iter(choice))} goes to the adapter itself"):
+        mirrormax.audit(adapter, [torch.randn(2, 5, 8)], **choice)
+
+
 def test_masks_that_add_numbers_are_biases_of_position():
     torch.manual_seed(0)
     model, x, mask = nn.MultiheadAttention(4, 2, batch_first=True), torch.randn(2, 3, 4), torch.randn(3, 3)

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -132,7 +133,7 @@ def test_matrices_are_found_by_role_and_in_the_order_of_blocks(names):
     assert measured["key"] == sparsity(*found["key"])
     assert measured["key"].entries == 3 * 256
     assert measured["key"].left_range == 0  # as nn.Linear starts
-    assert json.loads(json.dumps(measured["key"].to_dict()))["entries"] == 768
+    assert json.loads(json.dumps(asdict(measured["key"])))["entries"] == 768
 
 
 def test_half_precision_weights_are_measured_too():

@@ -14,13 +14,13 @@ from mirrormax.nets import load_model
 from mirrormax.training import (
     Classification,
     LanguageTraining,
-    TokenBatches,
     majority_sentence,
     prepare,
     read_metrics,
     splits_of,
     train,
 )
+from mirrormax.training.batches import TokenBatches
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional
 
 from mirrormax.nets import TransformerClassifier, TransformerConfig
-from mirrormax.training import loss_and_logits, pieces
+from mirrormax.training import batches, loss_and_logits
 
 LABELS = torch.arange(9) % 2
 
@@ -15,9 +15,9 @@ def in_pieces(monkeypatch):
     """Small batches in pieces of some tokens."""
 
     def choose(tokens, whole=0, multiple=1):
-        monkeypatch.setattr(pieces, "WHOLE", whole)
-        monkeypatch.setattr(pieces, "TOKENS", tokens)
-        monkeypatch.setattr(pieces, "ROUND", multiple)
+        monkeypatch.setattr(batches, "WHOLE", whole)
+        monkeypatch.setattr(batches, "TOKENS", tokens)
+        monkeypatch.setattr(batches, "ROUND", multiple)
 
     return choose
 

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from mirrormax.nets import load_model
-from mirrormax.training import Classification, Machine, is_complete, machine, pieces, prepare, read_metrics, run, train
+from mirrormax.training import Classification, Machine, batches, is_complete, machine, prepare, read_metrics, run, train
 
 
 class PowerCut(Exception):
@@ -65,8 +65,8 @@ def test_an_interrupted_run_goes_on_to_be_the_uninterrupted_one(tmp_path, monkey
 
 
 def test_batches_in_pieces_on_several_threads_go_on_exactly_too(tmp_path, monkeypatch, text_run, three_threads):
-    monkeypatch.setattr(pieces, "WHOLE", 30)
-    monkeypatch.setattr(pieces, "TOKENS", 20)
+    monkeypatch.setattr(batches, "WHOLE", 30)
+    monkeypatch.setattr(batches, "TOKENS", 20)
     config = text_run(dropout=0.3, p=1.1)
     whole = files(train(config, tmp_path / "whole"))
     interrupt(monkeypatch, cut_power)

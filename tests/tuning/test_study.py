@@ -20,8 +20,7 @@ from pictures import save_dots
 from mirrormax import commands
 from mirrormax.nets import VisionConfig, VisionTransformer
 from mirrormax.training import VisionTraining, default_lr
-from mirrormax.tuning.study import REVISION, Plan, propose
-from mirrormax.tuning.trials import configured, first_points, run_trial
+from mirrormax.tuning.study import REVISION, Plan, configured, first_points, propose, run_trial
 
 from .studies import TINY, flags
 
@@ -130,8 +129,8 @@ def finished(accuracy, epochs, excess=0.5):
 @pytest.mark.parametrize(("accuracy", "given_up"), [(1.0, True), (0.0, False)])
 def test_a_trial_below_the_median_of_the_others_is_given_up(accuracy, given_up, tmp_path):
     config = replace(VisionTraining(**TINY), stop_accuracy=2.0)
-    outcome = run_trial(config, tmp_path / "trial", [finished(accuracy, 2)] * 4)
-    assert outcome.pruned is given_up
+    outcome = run_trial(config, tmp_path / "trial", [finished(accuracy, 2)] * 4, None, "cpu")
+    assert (not outcome.numbers) is given_up
     assert list(outcome.scores) == ([1] if given_up else [1, 2])
     assert (tmp_path / "trial" / "summary.json").exists() is not given_up
     assert ("hoyer" in outcome.numbers) is not given_up

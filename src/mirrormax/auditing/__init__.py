@@ -35,7 +35,6 @@ if TYPE_CHECKING:
         Example,
         Head,
         Removal,
-        Robustness,
         ScanPoint,
         columns,
         load_audit,

@@ -111,18 +111,9 @@ class Adapter:
         part = {name: values[:count] for name, values in self.named(batch).items()}
         return (part, len(next(iter(part.values())))) if part else (batch, count)
 
-    def mask(self, batch: Any) -> Tensor | None:
-        """True at tokens that are there, (B, T); None where all are."""
-        mask = self.named(batch).get("attention_mask")
-        return None if mask is None else mask.bool()
-
     def labels(self, batch: Any) -> Tensor | None:
         """The labels (B,) that came with a batch, if any."""
         return (batch if isinstance(batch, Mapping) else self.named(batch)).get("labels")
-
-    def ids(self, batch: Any) -> Tensor | None:
-        """Token numbers (B, T), for people to read; None where tokens are not words."""
-        return self.named(batch).get("input_ids")
 
     def has_head(self) -> bool:
         """Whether :meth:`logits` gives any, so that gradients are worth their price."""
@@ -241,8 +232,11 @@ def adapter_for(
 ) -> Adapter:
     """The adapter of a model, an adapter being its own; see :class:`Adapter` for what may be said about the model."""
     if isinstance(model, Adapter):
-        if head is not None:
-            raise ValueError("head goes to the adapter itself, as in adapter_for(model, head=…); give it there.")
+        for name, given, own in (("form", form, model.form), ("head", head, None)):
+            if given not in (None, own):
+                raise ValueError(
+                    f"{name} goes to the adapter itself, as in adapter_for(model, {name}=…); give it there."
+                )
         return model
     if not isinstance(model, nn.Module):
         raise TypeError(

@@ -212,8 +212,8 @@ def _answer(adapter: Adapter, output: Any, batch: Any) -> Tensor:
 
 def there_of(adapter: Adapter, batch: Any, parts: Tensor) -> Tensor:
     """Which tokens (B, T) of a batch are there, ``parts`` (B, T, …) being of its tokens."""
-    mask = adapter.mask(batch)
-    return torch.ones(parts.shape[:2], dtype=torch.bool, device=parts.device) if mask is None else mask
+    mask = adapter.named(batch).get("attention_mask")
+    return torch.ones(parts.shape[:2], dtype=torch.bool, device=parts.device) if mask is None else mask.bool()
 
 
 def _losses(adapter: Adapter, answer: Tensor, own: Tensor, batch: Any) -> Tensor:

@@ -52,11 +52,6 @@ class Kept:
     tokens: Tensor  # (K + 1,) their places in the sequence
     scores: Tensor | None  # (K + 1,) γ
 
-    @property
-    def x(self) -> Tensor:
-        """x̃ of the head's tokens, (K + 1, a), in float64."""
-        return self.known[self.which].double()
-
 
 @dataclass(eq=False)
 class Row:
@@ -121,9 +116,9 @@ class Statistics:
         self.least_lead = torch.minimum(self.least_lead, (best[..., 0] - best[..., 1]).amin(0).cpu())
         self.rows += len(alpha)
 
-    def mean(self, name: str, head: int) -> float:
-        """The mean over rows."""
-        return float(self._sums[name][head]) / self.rows
+    def of_head(self, head: int) -> dict[str, Any]:
+        """The number of rows, and means over them."""
+        return {"rows": self.rows, **{name: float(total[head]) / self.rows for name, total in self._sums.items()}}
 
 
 @dataclass(eq=False)
@@ -146,7 +141,7 @@ class Collected:
     options: AuditOptions
     query: Query
     separators: Tensor
-    drawn: Sample
+    sample: Sample
     importance: Importance  # of the first texts
     layers: list[OfLayer] = field(default_factory=list)
     sequences: int = 0
@@ -155,11 +150,6 @@ class Collected:
     longest: int = 0
     scored: bool = False
 
-    @property
-    def sample(self) -> list[Row]:
-        """The sampled rows, in the order of the data."""
-        return self.drawn.rows()
-
     def weights(self, layer: int, head: int) -> Tensor:
         """W of a head or of a control."""
         return self.layers[layer].layer.weights(head) if head >= 0 else self.layers[layer].controls[-1 - head]
@@ -167,8 +157,8 @@ class Collected:
     def first(self, count: int) -> Collected:
         """The same with ``count`` rows of the sample: those that a smaller sample with the same seed would have."""
         part = Sample(count, self.options.seed)
-        part.kept = sorted(self.drawn.kept, key=lambda row: row.key)[:count]
-        return replace(self, drawn=part)
+        part.kept = sorted(self.sample.kept, key=lambda row: row.key)[:count]
+        return replace(self, sample=part)
 
     def begin(self, views: list[View]) -> None:
         """The layers are known, after a first pass."""
@@ -203,7 +193,7 @@ class Collected:
             return
         sequence, query = every.nonzero(as_tuple=True)
         rows = wanted[every]  # which of these are asked about
-        keys, chosen = self.drawn.draw(count)
+        keys, chosen = self.sample.draw(count)
         index = torch.tensor(chosen, dtype=torch.long, device=sequence.device)
         words = None if ids is None else ids.to(sequence.device)[sequence]
         sequences, queries = sequence[rows][index], query[rows][index]
@@ -238,7 +228,7 @@ class Collected:
                 for n, row in enumerate(fresh):
                     row.kept.append([of_head[n] for of_head in kept])
                     row.attention.append(attention[index[n]].float().cpu())
-        self.drawn.kept += fresh
+        self.sample.kept += fresh
 
 
 def collect(
@@ -251,8 +241,8 @@ def collect(
 ) -> Collected:
     """Run the model over every batch once."""
     query = options.query if options.query is not None else "last" if adapter.looks_back else "all"
-    marks, drawn = torch.tensor(list(separators), dtype=torch.long), Sample(options.samples, options.seed)
-    collected = Collected(options, query, marks, drawn, Importance(options.intervention_texts))
+    marks, sample = torch.tensor(list(separators), dtype=torch.long), Sample(options.samples, options.seed)
+    collected = Collected(options, query, marks, sample, Importance(options.intervention_texts))
     # One backward pass mixes the answers of a text's positions, so that of a decoder only the last has scores.
     scoring = adapter.has_head() and (query == "last" or not adapter.causal)
     with watching(adapter) as watch:
@@ -265,7 +255,7 @@ def collect(
                 for view in views:
                     view.check()
                 collected.begin(views)
-            collected.add(views, adapter.ids(batch))
+            collected.add(views, adapter.named(batch).get("input_ids"))
             collected.importance.add(watch, batch)
             advance(len(views[0].mask))
     if not collected.rows:

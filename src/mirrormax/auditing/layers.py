@@ -117,10 +117,6 @@ class Layer:
         """What makes queries and what makes keys, (out, in) each, sharing the parameters' memory; one, where packed."""
         return matrix_of(self.module, self.projection), matrix_of(self.module, self.recipe.key_name)
 
-    def weights(self, head: int) -> Tensor:
-        """W of a head in float64, (a, e)."""
-        return self._weights(head, lambda part: part)
-
     def shuffled(self, head: int, seed: Sequence[int]) -> Tensor:
         """W of a head that learned nothing: the entries of its weights in random order."""
         random = np.random.default_rng(list(seed))
@@ -129,9 +125,10 @@ class Layer:
             flat = values.flatten()
             return flat[torch.from_numpy(random.permutation(len(flat))).to(flat.device)].reshape(values.shape)
 
-        return self._weights(head, order)
+        return self.weights(head, order)
 
-    def _weights(self, head: int, order: Callable[[Tensor], Tensor]) -> Tensor:
+    def weights(self, head: int, order: Callable[[Tensor], Tensor] = lambda part: part) -> Tensor:
+        """W of a head in float64, (a, e), of what ``order`` makes of the parts that were learnt."""
         recipe = self.recipe
         query = order(recipe.weight[head])
         key = order(recipe.key[head]) if self.form == TOKEN and recipe.key is not None else None

@@ -14,7 +14,7 @@ import importlib.metadata
 import io
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr
+from contextlib import ExitStack, contextmanager, redirect_stderr
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -294,13 +294,10 @@ def quiet() -> Iterator[None]:
     """No loading bar of transformers and no advice while a model is read or written."""
     from transformers.utils import logging
 
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        with redirect_stderr(io.StringIO()):  # the bar of GGUF asks nobody
-            yield
-    finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()
+    with ExitStack() as undo, redirect_stderr(io.StringIO()):  # the bar of GGUF asks nobody
+        undo.callback(logging.set_verbosity, logging.get_verbosity())
+        if logging.is_progress_bar_enabled():
+            undo.callback(logging.enable_progress_bar)
+        logging.set_verbosity_error()
+        logging.disable_progress_bar()
+        yield

@@ -242,11 +242,11 @@ def _settled(
     options, grown, size = collected.options, list[GrowthPoint](), FIRST_ROWS
     while True:
         part = collected.first(size)
-        rows = len(part.sample)
+        rows = len(part.sample.kept)
         solved = _solved(dict.fromkeys(heads, (options.p,)), part, client, partial(tell, f"solving {rows} rows"))
         main = {index: margins[options.p] for index, margins in solved.items()}
         grown += [GrowthPoint(rows, *index, margins.ratio, margins.divergence) for index, margins in main.items()]
-        if rows >= len(collected.sample) or max(moved(grown)) <= (options.settle or 0.0):
+        if rows >= len(collected.sample.kept) or max(moved(grown)) <= (options.settle or 0.0):
             return part, grown, solved
         size *= 2
 
@@ -286,12 +286,12 @@ def _solved(
     exponents: Mapping[Index, Sequence[float]], collected: Collected, client: Any, tell: Callable[[int, int], None]
 ) -> Solved:
     """Heads and controls at their exponents; tasks are made as they are wanted, as their arrays are large."""
-    rows, options = collected.sample, collected.options
+    rows, options = collected.sample.rows(), collected.options
 
     def task(index: Index) -> Callable[[], Mapping[float, Margins]]:
         layer, head = index
         kept = [row.kept[layer][head] for row in rows]
-        X = pad_sequence([row.x for row in kept], batch_first=True).numpy()
+        X = pad_sequence([row.known[row.which].double() for row in kept], batch_first=True).numpy()
         z = torch.stack([row.z.double() for row in kept]).numpy()
         mask = np.arange(X.shape[1]) < np.array([len(row.tokens) for row in kept])[:, None]
         problem = HeadProblem(X, z, mask, collected.weights(layer, head).cpu().numpy())

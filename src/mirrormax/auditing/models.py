@@ -71,23 +71,14 @@ class Loaded:
         return frozenset(self.tokenizer.all_special_ids)
 
     @property
-    def separators(self) -> list[int]:
-        """The numbers of tokens that end or part texts: special ones, full stops, commas, line breaks."""
-        marks = {mark for mark in map(self._mark, PARTING) if mark is not None and mark != self.unknown}
-        return sorted(marks | (self.special - {self.unknown}))
-
-    @property
-    def ordinary(self) -> list[int]:
-        """The numbers of tokens that are text, of language models."""
-        tokens = range(min(len(self.tokenizer), self._embedded())) if self.causal else ()
-        return sorted(set(tokens) - self.special)
-
-    @property
     def vocabulary(self) -> Vocabulary:
-        """What is known of its tokens."""
+        """What is known of its tokens; those that part texts are special ones and the marks of ``PARTING``."""
         if self.tokenizer is None:
             return Vocabulary()
-        return Vocabulary(self.names, self.separators, self.ordinary, self.start)
+        marks = {mark for mark in map(self._mark, PARTING) if mark is not None}
+        tokens = range(min(len(self.tokenizer), self._embedded())) if self.causal else ()
+        separators, ordinary = (marks | self.special) - {self.unknown}, set(tokens) - self.special
+        return Vocabulary(self.names, sorted(separators), sorted(ordinary), self.start)
 
     def names(self, ids: list[int]) -> list[str]:
         """Token numbers to words."""

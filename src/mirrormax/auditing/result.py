@@ -108,8 +108,8 @@ class Head(Selected):
     hoyer: Annotated[float, Column("Hoyer", "sparsity of W")]
     top_mass: float
     effective_rank: Annotated[float, Column("eff. rank", "effective rank of W")]
-    best_p_ratio: float | None
-    best_p_divergence: float | None
+    best_p_ratio: float | None = None
+    best_p_divergence: float | None = None
 
 
 def columns() -> dict[str, Column]:

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -179,14 +179,11 @@ def _sums(x: Tensor, alpha: Tensor, count: int) -> Tensor:
 def rounded(matrices: Iterable[tuple[Tensor, Tensor | None]], scheme: Scheme) -> Iterator[None]:
     """These matrices, given with the norms of their inputs, as the scheme leaves them; afterwards as before."""
     weights = {weight.data_ptr(): (weight, inputs) for weight, inputs in matrices}
-    before = {key: weight.clone() for key, (weight, _) in weights.items()}
-    try:
+    with ExitStack() as undo:
         for weight, inputs in weights.values():
+            undo.callback(weight.copy_, weight.clone())
             weight.copy_(changed(weight.float(), scheme, inputs))
         yield
-    finally:
-        for key, (weight, _) in weights.items():
-            weight.copy_(before[key])
 
 
 def robustness(

@@ -108,7 +108,7 @@ def audit(
             "layers": len(collected.layers),
             "sequences": collected.sequences,
             "rows": collected.rows,
-            "sampled_rows": [[kept.sequence, kept.query] for kept in collected.sample],
+            "sampled_rows": [[kept.sequence, kept.query] for kept in collected.sample.rows()],
             "mirrormax": mirrormax.__version__,
             "torch": torch.__version__,
         },
@@ -140,29 +140,24 @@ def head_of(index: Index, collected: Collected, margins: Margins) -> Head:
     """Put the numbers of one head together."""
     k, h = index
     sums = collected.layers[k]
-    layer, statistics = sums.layer, sums.statistics
-    W, importance = layer.weights(h).cpu(), collected.importance.of_layer(k)
+    layer, importance = sums.layer, collected.importance.of_layer(k)
+    W = layer.weights(h).cpu()
     return Head(
         layer=k,
         head=h,
         module=layer.name,
         form=layer.form,
-        rows=statistics.rows,
-        mass=statistics.mean("mass", h),
-        decisive=statistics.mean("decisive", h),
-        entropy=statistics.mean("entropy", h),
-        margin_all=float(statistics.least_lead[h] / lp_norm(W, margins.p)) if W.any() else math.nan,
+        **sums.statistics.of_head(h),
+        margin_all=float(sums.statistics.least_lead[h] / lp_norm(W, margins.p)) if W.any() else math.nan,
         **sums.selections.of_head(h),
         learned=None,
         importance=None if importance is None else float(importance[h]),
         **{name: getattr(margins, name) for name in OF_MARGINS},
         support_tokens=int(margins.support.sum()),
-        **local_optimality([row.kept[k][h].scores for row in collected.sample], margins.support),
+        **local_optimality([row.kept[k][h].scores for row in collected.sample.rows()], margins.support),
         hoyer=hoyer(W) if W.any() else math.nan,
         top_mass=top_mass(W) if W.any() else math.nan,
         effective_rank=effective_rank(W),
-        best_p_ratio=None,
-        best_p_divergence=None,
     )
 
 
@@ -221,7 +216,7 @@ def head_kinds(adapter: Adapter, batches: Iterable[Any], vocabulary: Vocabulary)
 
 def notes(collected: Collected) -> list[str]:
     """What was done to which part of the data, in sentences."""
-    used, longest, options = len(collected.sample), collected.longest, collected.options
+    used, longest, options = len(collected.sample.kept), collected.longest, collected.options
     where = QUERIES.get(str(collected.query), f"the token at position {collected.query}")
     sentences = [
         f"Statistics are over all {collected.rows} rows of {collected.sequences} sequences; the query is {where}.",
@@ -256,7 +251,7 @@ def _examples(
     collected: Collected, margins: Mapping[Index, Margins], names: Callable[[list[int]], list[str]] | None
 ) -> list[Example]:
     examples = []
-    for k, row in enumerate(collected.sample[: collected.options.examples]):
+    for k, row in enumerate(collected.sample.rows()[: collected.options.examples]):
         length = row.length
         attention = [layer[:, :length] for layer in row.attention]
         ids = row.ids[:length] if row.ids is not None else None

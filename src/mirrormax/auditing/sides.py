@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -283,7 +283,7 @@ def _side(side: Side, seed: int) -> dict[str, Any]:
         accuracy = {**bootstrap_mean(side.correct, seed=seed).to_dict(), "examples": len(side.correct)}
     try:
         weights = attention_weights(side.loaded.model)
-        concentration = {role: sparsity(*matrices).to_dict() for role, matrices in weights.items()}
+        concentration = {role: asdict(sparsity(*matrices)) for role, matrices in weights.items()}
     except ValueError:  # it packs several roles into one matrix, or has nothing but zeros
         concentration = {}
     margins = {name: median(side.audit.grid(name)) for name in MARGINS}

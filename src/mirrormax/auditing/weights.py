@@ -13,7 +13,7 @@ range rather than sparsity, so the share outside that range is given too.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -45,10 +45,6 @@ class Sparsity:
     large: int
     near_zero: int
     left_range: float
-
-    def to_dict(self) -> dict[str, float]:
-        """The measures by name."""
-        return asdict(self)
 
 
 def sparsity(*matrices: Tensor | npt.ArrayLike) -> Sparsity:

@@ -6,11 +6,9 @@ from mirrormax._lazy import lazy
 
 if TYPE_CHECKING:
     from mirrormax.nets.checkpoint import SPARSE_WEIGHTS, Checkpoint, load_model, save_model, write_model
-    from mirrormax.nets.decoder import Decoder
-    from mirrormax.nets.layers import Dropout, SelfAttention, drawing_from, without_memory
+    from mirrormax.nets.layers import Dropout, SelfAttention, drawing_from, pixel_inputs, resized, without_memory
+    from mirrormax.nets.models import Decoder, TransformerBlock, TransformerClassifier, VisionBlock, VisionTransformer
     from mirrormax.nets.sizes import DecoderConfig, TransformerConfig, VisionConfig
-    from mirrormax.nets.transformer import TransformerBlock, TransformerClassifier
-    from mirrormax.nets.vision import VisionBlock, VisionTransformer, pixel_inputs, resized
 
 __all__ = [
     "Checkpoint",

@@ -19,11 +19,9 @@ import torch
 from torch import nn
 
 from mirrormax._files import checksum, load_object, replacing, save_json
-from mirrormax.nets.decoder import Decoder
 from mirrormax.nets.layers import without_memory
+from mirrormax.nets.models import Decoder, TransformerClassifier, VisionTransformer
 from mirrormax.nets.sizes import DecoderConfig, TransformerConfig, VisionConfig
-from mirrormax.nets.transformer import TransformerClassifier
-from mirrormax.nets.vision import VisionTransformer
 from mirrormax.pruning import load_sparse, save_sparse
 
 FORMAT = 2

@@ -1,11 +1,11 @@
-"""Parts that both models are made of: self-attention, dropout, and the checks of their sizes."""
+"""Parts of the models: self-attention, dropout, how images are read, and the checks of sizes."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -13,8 +13,6 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 LEVELS = 2**16  # of the dropout rate
-
-Model = TypeVar("Model", bound=nn.Module)
 
 _this_thread = threading.local()
 
@@ -115,6 +113,19 @@ class Dropout(nn.Dropout):
         return x * kept.mul_(LEVELS / (LEVELS - level))
 
 
+def pixel_inputs(pixels: Tensor, mean: float | Sequence[float], std: float | Sequence[float]) -> Tensor:
+    """Bytes (n, C, H, W) as a model reads them: (pixel/255 − mean)/std, of one mean and std or one per channel."""
+    centre, spread = (torch.as_tensor(value, dtype=torch.float32).reshape(-1, 1, 1) for value in (mean, std))
+    return (pixels.float() / 255 - centre) / spread
+
+
+def resized(images: Tensor, size: int) -> Tensor:
+    """Images (n, C, H, W) at ``size`` by ``size`` pixels, as they are if that is what they have."""
+    if images.shape[-2:] == (size, size):
+        return images
+    return functional.interpolate(images, size=(size, size), mode="bilinear", antialias=True)
+
+
 class _Unfilled(TorchFunctionMode):
     """Leaves new weights unfilled: to draw numbers on the meta device, torch would load its compiler, for seconds."""
 
@@ -123,7 +134,7 @@ class _Unfilled(TorchFunctionMode):
         return kwargs["tensor"] if is_filling else function(*args, **(kwargs or {}))
 
 
-def without_memory(make: Callable[[Any], Model], config: Any) -> Model:
+def without_memory(make: Callable[[Any], nn.Module], config: Any) -> Any:
     """The model on torch's meta device, where weights have shapes but no numbers, so that any size is safe to look at.
 
     ValueError where a weight has more numbers than torch can count.

@@ -103,33 +103,26 @@ def check_seen(places: Iterable[str], seen: Container[str], by: str) -> None:
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """In evaluation mode and, of Hugging Face, without a cache of keys and values; afterwards as before."""
-    modes = {module: module.training for module in model.modules()}
-    config = getattr(model, "config", None)
+    config: Any = getattr(model, "config", None)
     caches = getattr(config, "use_cache", None)
-    try:
+    with ExitStack() as undo:
+        for module in model.modules():
+            undo.callback(setattr, module, "training", module.training)
+        if isinstance(caches, bool):
+            undo.callback(setattr, config, "use_cache", caches)
+            config.use_cache = False
         model.eval()
-        if isinstance(caches, bool):
-            config.use_cache = False  # type: ignore[union-attr]
         yield
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
-        if isinstance(caches, bool):
-            config.use_cache = caches  # type: ignore[union-attr]
 
 
 @contextmanager
 def differentiable(weights: Iterable[nn.Parameter]) -> Iterator[None]:
     """With gradients for these weights, frozen ones too; afterwards as before."""
-    frozen = [weight for weight in weights if not weight.requires_grad]
-    try:
-        for weight in frozen:
+    with ExitStack() as undo, torch.enable_grad():
+        for weight in weights:
+            undo.callback(weight.requires_grad_, weight.requires_grad)
             weight.requires_grad_(True)
-        with torch.enable_grad():
-            yield
-    finally:
-        for weight in frozen:
-            weight.requires_grad_(False)
+        yield
 
 
 @contextmanager

@@ -21,15 +21,13 @@ from mirrormax.training.config import (
     config_of,
     with_choices,
 )
-from mirrormax.training.published import with_published_step
 
 if TYPE_CHECKING:
-    from mirrormax.training.batches import POOL, Batch, EpochBatches, ImageBatches, TextBatches, TokenBatches, loader
+    from mirrormax.training.batches import POOL, Batch, EpochBatches, ImageBatches, TextBatches, loader, loss_and_logits
     from mirrormax.training.classification import Classification, History
     from mirrormax.training.inputs import Prepared, data_digests, prepare, read_splits, run_key, splits_of
     from mirrormax.training.machine import Machine, make_trainer
-    from mirrormax.training.optimizers import default_lr, make_optimizer
-    from mirrormax.training.pieces import loss_and_logits
+    from mirrormax.training.optimizers import default_lr, make_optimizer, with_published_step
     from mirrormax.training.results import chosen_epoch, majority_sentence, read_metrics, score
     from mirrormax.training.run import is_complete, train, writes_files
 

@@ -16,11 +16,10 @@ from torch import Tensor, nn
 
 from mirrormax._files import checksum
 from mirrormax._results import ResultFolder
-from mirrormax.training.batches import Batch
+from mirrormax.training.batches import Batch, loss_and_logits
 from mirrormax.training.config import TrainConfig
 from mirrormax.training.inputs import EVALUATED, SPLITS
 from mirrormax.training.optimizers import make_optimizer, make_schedule
-from mirrormax.training.pieces import loss_and_logits
 from mirrormax.training.results import BEST, Row, chosen_epoch, is_sparse_enough, save_metrics, zeros
 
 

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -106,17 +106,13 @@ class EpochLines(Callback):
 
 def epoch_line(row: dict[str, float], epochs: int) -> str:
     """An epoch in one line that fits a terminal of 80 columns."""
-    width = len(str(epochs))
+    number = f"{row['epoch']:{len(str(epochs))}.0f}/{epochs}"
     if "validation_bits_per_byte" in row:
-        return (
-            f"epoch {row['epoch']:{width}.0f}/{epochs}  loss {row['train_loss']:.4f}, validation "
-            f"{row['validation_loss']:.4f} = {row['validation_bits_per_byte']:.3f} bits/byte  {row['seconds']:.1f} s"
-        )
-    held_out = "test" if math.isnan(row["validation_accuracy"]) else "validation"  # the paper holds out no validation
-    return (
-        f"epoch {row['epoch']:{width}.0f}/{epochs}  loss {row['train_loss']:.4f}  accuracy train "
-        f"{row['train_accuracy']:.4f}, {held_out} {row[f'{held_out}_accuracy']:.4f}  {row['seconds']:.1f} s"
-    )
+        quality = f", validation {row['validation_loss']:.4f} = {row['validation_bits_per_byte']:.3f} bits/byte"
+    else:  # the paper holds out no validation
+        held_out = "test" if math.isnan(row["validation_accuracy"]) else "validation"
+        quality = f"  accuracy train {row['train_accuracy']:.4f}, {held_out} {row[f'{held_out}_accuracy']:.4f}"
+    return f"epoch {number}  loss {row['train_loss']:.4f}{quality}  {row['seconds']:.1f} s"
 
 
 @functools.cache
@@ -186,18 +182,13 @@ def _logger(folder: Path) -> Logger:
 @contextmanager
 def without_chatter() -> Iterator[None]:
     """Lightning's loggers and hints silenced; its errors, and all other warnings, still come through."""
-    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            for hint in HINTS:
-                warnings.filterwarnings("ignore", message=hint)
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+    with ExitStack() as undo, warnings.catch_warnings():
+        for logger in map(logging.getLogger, ("lightning.pytorch", "lightning.fabric")):
+            undo.callback(logger.setLevel, logger.level)
+            logger.setLevel(logging.ERROR)
+        for hint in HINTS:
+            warnings.filterwarnings("ignore", message=hint)
+        yield
 
 
 @contextmanager

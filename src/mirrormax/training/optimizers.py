@@ -1,8 +1,15 @@
-"""The optimizer and the schedule that a configuration names; plain torch, without Lightning."""
+"""The optimizer, the step size and the schedule of a configuration; plain torch, without Lightning.
+
+The step sizes that the paper's authors trained with are in files of github.com/addskj2002/AttentionMD at commit
+30aff94, under ``real-data/``. The text of the paper (arXiv 2410.14581 v1) says of the text classifiers that they are
+"similar to [60]" with a linear layer on [CLS], and has none of their sizes, rates or step sizes; the vision transformer
+is of the journal version. docs/paper-size.md has what is done otherwise in the profile ``paper``.
+"""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,11 +18,21 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from mirrormax.geometry import ElasticNet, Hypentropy, Lp, Potential, SquaredLp
 from mirrormax.optim import MirrorAdamW, MirrorDescent, equivalent_lr, param_groups
-from mirrormax.training.config import TrainConfig
+from mirrormax.training.config import SentimentTraining, TrainConfig, VisionTraining
 
 SGD_LR = 0.3
 USUAL_LR = {"sgd": SGD_LR, "adamw": 1e-3, "mirror": 3e-3, "adabreg": 1e-2}
 """Those of the last two are what mirrormax reproduce practice chose, and most often."""
+SENTIMENT_STEPS = {
+    1.1: {3: 8e-4, 4: 6e-4, 6: 1e-3},
+    2.0: {3: 4e-4, 4: 4e-4, 6: 1e-3},
+    3.0: {3: 4e-6, 4: 6e-6, 6: 1e-5},
+}
+"""Step sizes for losses summed over 100 texts, by p and blocks: ``real-data/configs/P/model_size_N.json``."""
+VISION_STEPS = {1.1: 0.1, 1.75: 0.1, 2.0: 0.1, 3.0: 0.01}
+"""Step sizes for mean losses, by p: ``real-data/bash_scripts/vit_cifar10.sh`` and ``vit_cifar100.sh``."""
+VISION_ADAM = 1e-4
+"""That of Adam, from the same files."""
 
 
 def potential_of(config: TrainConfig) -> Potential:
@@ -33,6 +50,21 @@ def default_lr(model: nn.Module, config: TrainConfig) -> float:
         return USUAL_LR[config.optimizer]
     matrices = [module.weight for module in model.modules() if isinstance(module, nn.Linear)]
     return equivalent_lr(matrices, SGD_LR, potential_of(config))
+
+
+def with_published_step(config: TrainConfig) -> TrainConfig:
+    """``config`` with the authors' step size for its p and size; ValueError where they have none."""
+    lr = None
+    if isinstance(config, SentimentTraining) and config.optimizer == "md":
+        lr = SENTIMENT_STEPS.get(config.p, {}).get(config.blocks)
+    elif isinstance(config, VisionTraining):
+        lr = {"md": VISION_STEPS.get(config.p), "adamw": VISION_ADAM}.get(config.optimizer)
+    if lr is None:
+        of = f" and blocks={config.blocks}" if isinstance(config, SentimentTraining) else ""
+        raise ValueError(
+            f"lr must be given: the authors have no step size for optimizer={config.optimizer!r}, p={config.p:g}{of}."
+        )
+    return replace(config, lr=lr)
 
 
 def makes_sparse_steps(config: TrainConfig) -> bool:

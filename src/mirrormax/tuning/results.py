@@ -21,8 +21,7 @@ from optuna.trial import FrozenTrial, TrialState
 from mirrormax._drawing import house_style, look_of, row_of_axes, save
 from mirrormax._results import ResultFolder
 from mirrormax.training import PROFILES, TrainConfig, with_choices
-from mirrormax.tuning.study import STUDY, Plan, trial_folder
-from mirrormax.tuning.trials import FARTHEST, LEAST_P, MOST_P
+from mirrormax.tuning.study import FARTHEST, LEAST_P, MOST_P, STUDY, Plan, trial_folder
 
 Row = dict[str, Any]
 COLUMNS = (
