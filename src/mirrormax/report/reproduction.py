@@ -22,8 +22,7 @@ import mirrormax
 from mirrormax import experiments
 from mirrormax._files import load_arrays
 from mirrormax.experiments import DIFFERS, ERRATUM, LATE, NOT_PUBLISHED, RERUN, SMALLER, VERDICTS, Measurement, Result
-from mirrormax.report.maps import attention_maps
-from mirrormax.report.pages import render
+from mirrormax.report.pages import attention_maps, render
 
 BADGES = {  # what a verdict on a claim of the paper is called
     "met": "holds",
