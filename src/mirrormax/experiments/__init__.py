@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from mirrormax._lazy import lazy
 
 if TYPE_CHECKING:
+    from mirrormax._statistics import interval, number
     from mirrormax.experiments._errata import ERRATA, LIMITS, MISPRINTS, READINGS
     from mirrormax.experiments._measurements import (
         DIFFERS,
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
         Measurement,
         worst_of,
     )
-    from mirrormax.experiments._numbers import interval, number
     from mirrormax.experiments._results import BEYOND, Experiment, Result, Results, config_of
     from mirrormax.experiments._work import Work, open_work
 

@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 
 from mirrormax._drawing import Figure, curve, panel, row_of_axes
-from mirrormax._statistics import finite, median
+from mirrormax._statistics import finite, median, percent
 from mirrormax.dynamics import simulate
 from mirrormax.experiments._measurements import OURS, About, Arrays, Measured, Rows, Told, alone, at_least, threshold
-from mirrormax.experiments._numbers import percent
 from mirrormax.experiments._trials import Problems
 from mirrormax.experiments._work import Work
 from mirrormax.geometry import ElasticNet, Hypentropy, Potential, SquaredLp

@@ -25,11 +25,10 @@ import torch
 from torch import Tensor
 
 from mirrormax._drawing import COLOURS, LINES, RAMP, Figure, colour_map, panel, row_of_axes
-from mirrormax._statistics import median
+from mirrormax._statistics import median, number, percent
 from mirrormax.attention import gradient, leads
 from mirrormax.dynamics import Adam, Coordinate, Lion, Muon, Sign, Spectral, simulate
 from mirrormax.experiments._measurements import MET, About, Arrays, Measured, Measurement, Rows, Told, alone, threshold
-from mirrormax.experiments._numbers import number, percent
 from mirrormax.experiments._trials import Floats, Problems, blocks, log_grid, some
 from mirrormax.experiments._work import Work
 from mirrormax.geometry import ElasticNet, lp_norm

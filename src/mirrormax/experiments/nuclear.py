@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 
 from mirrormax._drawing import Figure, look_of, panel, row_of_axes
-from mirrormax._statistics import finite, mean, median
+from mirrormax._statistics import estimate, finite, mean, median
 from mirrormax.dynamics import SimulationOptions, simulate
 from mirrormax.experiments._measurements import About, Arrays, Measured, Rows, Told, above, alone
-from mirrormax.experiments._numbers import estimate
 from mirrormax.experiments._trials import Problems, blocks, log_grid, max_margin
 from mirrormax.experiments._work import Work
 from mirrormax.geometry import directional_divergence

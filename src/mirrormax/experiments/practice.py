@@ -27,11 +27,10 @@ from typing import Any, cast
 import numpy as np
 
 from mirrormax._drawing import Figure, grid_of_axes, panel
-from mirrormax._statistics import Estimate, mean
+from mirrormax._statistics import Estimate, mean, percent
 from mirrormax.experiments import _measurements as make
 from mirrormax.experiments._measurements import OURS, About, Arrays, Measured, Measurement, Rows, Told, alone
 from mirrormax.experiments._methods import LARGE, METHODS
-from mirrormax.experiments._numbers import percent
 from mirrormax.experiments._trainings import PRUNERS, REVISION, SHARES, Job, Task, kept
 from mirrormax.experiments._work import Work
 from mirrormax.training import LanguageTraining, SentimentTraining, VisionTraining, data_digests

@@ -18,12 +18,11 @@ from typing import Any
 import numpy as np
 
 from mirrormax._drawing import Figure, curve, look_of, panel, row_of_axes
-from mirrormax._statistics import finite, median
+from mirrormax._statistics import finite, median, number
 from mirrormax.data import example2, sphere_problem
 from mirrormax.dynamics import joint_regularization_path
 from mirrormax.experiments import _measurements as make
 from mirrormax.experiments._measurements import About, Arrays, Measured, Rows, Told, alone
-from mirrormax.experiments._numbers import number
 from mirrormax.experiments._trials import stacked
 from mirrormax.experiments._work import Work
 from mirrormax.svm import att_svm, label_margin, lp_svm

@@ -10,11 +10,9 @@ from typing import Any
 import numpy as np
 
 from mirrormax._drawing import Figure, curve, panel, row_of_axes
-from mirrormax._statistics import Sample
+from mirrormax._statistics import Sample, number, percent
 from mirrormax.experiments._measurements import NOTEBOOK, About, Arrays, Measured, Rows, Told, alone, greater, same_gap
-from mirrormax.experiments._numbers import number, percent
-from mirrormax.experiments._sweeps import Sweep, arrays, contenders, data_of, run_sweep
-from mirrormax.experiments._weights import draw_measures, weight_arrays
+from mirrormax.experiments._sweeps import Sweep, arrays, contenders, data_of, draw_measures, run_sweep, weight_arrays
 from mirrormax.experiments._work import Work
 from mirrormax.training import PROFILES as TRAINING
 from mirrormax.training import TrainConfig, VisionTraining, read_metrics
