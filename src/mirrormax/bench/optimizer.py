@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mirrormax.bench.timing import Ratios, Show, median_ratio, print_ratios, say_nothing, take_turns
+from mirrormax.bench.ratios import Ratios, Show, median_ratio, print_ratios, say_nothing, take_turns
 from mirrormax.optim import MirrorAdamW, MirrorDescent
 
 Shapes = Sequence[tuple[int, ...]]

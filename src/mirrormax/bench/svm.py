@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mirrormax._parallel import on_one_thread
-from mirrormax.bench.timing import Ratios, Show, median_ratio, say_nothing, take_turns
+from mirrormax.bench.ratios import Ratios, Show, median_ratio, say_nothing, take_turns
 from mirrormax.data import sphere_problem
 from mirrormax.svm import att_svm
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from mirrormax.bench.optimizer import plain_step
-from mirrormax.bench.timing import Show, say_nothing
+from mirrormax.bench.ratios import Show, say_nothing
 from mirrormax.data import encode, load_text, load_tokenizer, resolve_data_dir, train_tokenizer
 from mirrormax.nets import SelfAttention, TransformerBlock, TransformerClassifier, TransformerConfig
 from mirrormax.optim import MirrorDescent
@@ -147,13 +147,12 @@ def main(data_dir: Path | None = None, show: Show = say_nothing) -> dict[str, fl
 
 def _tell(seconds: dict[str, list[tuple[float, float]]], tokens: int, what: str) -> dict[str, float]:
     total = {name: sum(whole for whole, _ in each) for name, each in seconds.items()}
-    update = {name: sum(part for _, part in each) for name, each in seconds.items()}
     share = statistics.median(part / whole for whole, part in seconds["ours"])
     print(f"Training steps of the paper's size 3 on {what}, {torch.get_num_threads()} threads, ℓ{P:g}.\n")
     print(f"{'way':8s} {'tokens/s':>9s} {'s a step':>9s} {'optimizer':>10s}")
     for name in seconds:
-        each = total[name] / len(seconds[name])
-        print(f"{name:8s} {tokens / total[name]:9.0f} {each:9.2f} {update[name] / total[name]:10.1%}")
+        each, update = total[name] / len(seconds[name]), sum(part for _, part in seconds[name])
+        print(f"{name:8s} {tokens / total[name]:9.0f} {each:9.2f} {update / total[name]:10.1%}")
     print(
         f"\nOurs trains on {total['plain'] / total['ours']:.1f} times as many tokens a second (goal {SPEEDUP_GOAL:g});"
     )

@@ -20,7 +20,7 @@ from mirrormax import training
 from mirrormax._drawing import Axes, look_of, panel
 from mirrormax.auditing import attention_weights, sparsity
 from mirrormax.experiments._measurements import Arrays
-from mirrormax.experiments._work import Work
+from mirrormax.experiments._running import Work
 from mirrormax.nets import load_model
 from mirrormax.training import SentimentTraining, TrainConfig
 

@@ -15,8 +15,8 @@ from mirrormax._statistics import number
 from mirrormax.data import example1
 from mirrormax.experiments import _measurements as make
 from mirrormax.experiments._measurements import About, Arrays, Measured, Measurement, Rows, Told, alone
+from mirrormax.experiments._running import Work
 from mirrormax.experiments._trials import stacked
-from mirrormax.experiments._work import Work
 from mirrormax.svm import att_svm
 
 ABOUT = About("Fig 2: the attention SVM of Example 1", place=20, seconds=1, revision=1)

@@ -23,7 +23,7 @@ from mirrormax.dynamics import simulate
 from mirrormax.experiments import _measurements as make
 from mirrormax.experiments import _trials as batched
 from mirrormax.experiments._measurements import DIFFERS, RERUN, About, Arrays, Measured, Rows, Told, alone
-from mirrormax.experiments._work import Work
+from mirrormax.experiments._running import Work
 from mirrormax.problem import Problem
 
 ABOUT = About(

@@ -19,8 +19,8 @@ from mirrormax.data import example2
 from mirrormax.dynamics import simulate
 from mirrormax.experiments import _measurements as make
 from mirrormax.experiments._measurements import RERUN, About, Arrays, Measured, Rows, Told
+from mirrormax.experiments._running import Work
 from mirrormax.experiments._trials import KERNEL, by_p, log_grid
-from mirrormax.experiments._work import Work
 from mirrormax.svm import joint_limit, label_margin, lp_svm
 
 ABOUT = About("Fig 6: joint iterates of W and v on Example 2", place=60, seconds=2, revision=1)

@@ -16,11 +16,11 @@ import torch
 from mirrormax._drawing import Figure, curve, grid_of_axes, look_of, panel
 from mirrormax._statistics import Sample, percent
 from mirrormax.experiments._measurements import DIFFERS, MET, About, Arrays, Measured, Rows, Told, alone, greater
+from mirrormax.experiments._running import Work
 from mirrormax.experiments._sweeps import LARGE, ROLES, WIDTH, TextConfig, bar, draw_measures, run_sweep, weight_arrays
 from mirrormax.experiments._sweeps import PROFILES as PROFILES
 from mirrormax.experiments._sweeps import on_data as on_data
 from mirrormax.experiments._sweeps import sources as sources
-from mirrormax.experiments._work import Work
 from mirrormax.nets import load_model
 from mirrormax.pruning import prune
 from mirrormax.training import EpochBatches, TrainConfig, prepare

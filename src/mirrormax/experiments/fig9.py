@@ -22,11 +22,11 @@ from mirrormax.auditing import METRICS, Reading, read_reviews, score_readings
 from mirrormax.data import Pivot, load_pivots, word_spans
 from mirrormax.experiments import _measurements as make
 from mirrormax.experiments._measurements import About, Arrays, Measured, Measurement, Rows, Told, alone
+from mirrormax.experiments._running import Work
 from mirrormax.experiments._sweeps import PROFILES as PROFILES
 from mirrormax.experiments._sweeps import TextConfig, run_sweep
 from mirrormax.experiments._sweeps import on_data as on_data
 from mirrormax.experiments._sweeps import sources as training_sources
-from mirrormax.experiments._work import Work
 from mirrormax.nets import load_model
 
 ABOUT = About("Fig 9: attention on the decisive words", place=100, seconds=3, revision=2, after="table1")

@@ -16,8 +16,8 @@ from mirrormax._drawing import Figure, curve, panel, row_of_axes
 from mirrormax._statistics import finite, median, percent
 from mirrormax.dynamics import simulate
 from mirrormax.experiments._measurements import OURS, About, Arrays, Measured, Rows, Told, alone, at_least, threshold
+from mirrormax.experiments._running import Work
 from mirrormax.experiments._trials import Problems
-from mirrormax.experiments._work import Work
 from mirrormax.geometry import ElasticNet, Hypentropy, Potential, SquaredLp
 
 ABOUT = About("Potentials beyond ℓp: the horizon decides", place=260, seconds=6, revision=1)

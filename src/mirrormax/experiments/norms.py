@@ -29,8 +29,8 @@ from mirrormax._statistics import median, number, percent
 from mirrormax.attention import gradient, leads
 from mirrormax.dynamics import Adam, Coordinate, Lion, Muon, Sign, Spectral, simulate
 from mirrormax.experiments._measurements import MET, About, Arrays, Measured, Measurement, Rows, Told, alone, threshold
+from mirrormax.experiments._running import Work
 from mirrormax.experiments._trials import Floats, Problems, blocks, log_grid, some
-from mirrormax.experiments._work import Work
 from mirrormax.geometry import ElasticNet, lp_norm
 from mirrormax.problem import Problem
 from mirrormax.svm import Norm, att_svm

@@ -16,8 +16,8 @@ from mirrormax._drawing import Figure, look_of, panel, row_of_axes
 from mirrormax._statistics import estimate, finite, mean, median
 from mirrormax.dynamics import SimulationOptions, simulate
 from mirrormax.experiments._measurements import About, Arrays, Measured, Rows, Told, above, alone
+from mirrormax.experiments._running import Work
 from mirrormax.experiments._trials import Problems, blocks, log_grid, max_margin
-from mirrormax.experiments._work import Work
 from mirrormax.geometry import directional_divergence
 
 ABOUT = About("Factors K and Q: the nuclear norm", place=145, seconds=9, revision=1)

@@ -31,8 +31,8 @@ from mirrormax._statistics import Estimate, mean, percent
 from mirrormax.experiments import _measurements as make
 from mirrormax.experiments._measurements import OURS, About, Arrays, Measured, Measurement, Rows, Told, alone
 from mirrormax.experiments._methods import LARGE, METHODS
+from mirrormax.experiments._running import Work
 from mirrormax.experiments._trainings import PRUNERS, REVISION, SHARES, Job, Task, kept
-from mirrormax.experiments._work import Work
 from mirrormax.training import LanguageTraining, SentimentTraining, VisionTraining, data_digests
 
 ABOUT = About("In practice: a model with a given share of zeros", place=170, seconds=60, revision=REVISION)

@@ -23,8 +23,8 @@ from mirrormax.data import example2, sphere_problem
 from mirrormax.dynamics import joint_regularization_path
 from mirrormax.experiments import _measurements as make
 from mirrormax.experiments._measurements import About, Arrays, Measured, Rows, Told, alone
+from mirrormax.experiments._running import Work
 from mirrormax.experiments._trials import stacked
-from mirrormax.experiments._work import Work
 from mirrormax.svm import att_svm, label_margin, lp_svm
 from mirrormax.theory import estimate_nu
 

@@ -12,8 +12,8 @@ import numpy as np
 from mirrormax._drawing import Figure, curve, panel, row_of_axes
 from mirrormax._statistics import Sample, number, percent
 from mirrormax.experiments._measurements import NOTEBOOK, About, Arrays, Measured, Rows, Told, alone, greater, same_gap
+from mirrormax.experiments._running import Work
 from mirrormax.experiments._sweeps import Sweep, arrays, contenders, data_of, draw_measures, run_sweep, weight_arrays
-from mirrormax.experiments._work import Work
 from mirrormax.training import PROFILES as TRAINING
 from mirrormax.training import TrainConfig, VisionTraining, read_metrics
 
