@@ -62,18 +62,12 @@ class Sweep:
             raise ValueError("every contender must get the same number of step sizes; a fair budget is the point.")
 
 
-@dataclass(frozen=True)
-class Finished:
-    """The runs of one contender: its step sizes with their validation accuracies, and a folder for each seed."""
-
-    contender: Contender
-    lr: float
-    tuning: tuple[float, ...]
-    folders: tuple[Path, ...]
+Runs = dict[str, list[Path]]
+"""A folder for each seed, by the contender's name."""
 
 
-def run_sweep(sweep: Sweep, work: Work, share: float = 1.0) -> list[Finished]:
-    """Tune every contender on the validation split, then train it with every seed."""
+def run_sweep(sweep: Sweep, work: Work, share: float = 1.0) -> tuple[Arrays, Runs]:
+    """Tune every contender on the validation split, then train it with every seed: its numbers, and its runs."""
     every = [(contender, lr) for contender in sweep.contenders for lr in contender.lrs if len(contender.lrs) > 1]
     trials = [replace(_with(sweep.base, *each, seed=0), epochs=sweep.tuning_epochs) for each in every]
     cost = len(trials) * sweep.tuning_epochs
@@ -85,7 +79,13 @@ def run_sweep(sweep: Sweep, work: Work, share: float = 1.0) -> list[Finished]:
     tuned = [(each, each.lrs[int(row.argmax())], row) for each, row in zip(sweep.contenders, tuning, strict=True)]
     runs = [_with(sweep.base, contender, lr, seed) for contender, lr, _ in tuned for seed in range(contender.seeds)]
     folders = iter(_train_all(runs, work, share * longest / (cost + longest)))
-    return [Finished(each, lr, tuple(row.tolist()), tuple(islice(folders, each.seeds))) for each, lr, row in tuned]
+    data: Arrays = {"names": np.array([contender.name for contender in sweep.contenders])}
+    finished: Runs = {}
+    for each, lr, row in tuned:
+        finished[each.name] = list(islice(folders, each.seeds))
+        numbers = _numbers(finished[each.name]) | {"lr": np.array(lr), "lrs": np.array(each.lrs), "tuning": row}
+        data |= {f"{each.name}/{key}": values for key, values in numbers.items()}
+    return data, finished
 
 
 def data_of(sweeps: Sequence[Sweep], data_dir: Path | None) -> dict[str, str]:
@@ -94,16 +94,6 @@ def data_of(sweeps: Sequence[Sweep], data_dir: Path | None) -> dict[str, str]:
     for sweep in sweeps:
         digests |= training.data_digests(sweep.base, data_dir)
     return digests
-
-
-def arrays(finished: Sequence[Finished]) -> Arrays:
-    """The numbers of a sweep, by the contender's name."""
-    data: Arrays = {"names": np.array([each.contender.name for each in finished])}
-    for each in finished:
-        steps = {"lr": each.lr, "lrs": each.contender.lrs, "tuning": each.tuning}
-        numbers = _numbers(each.folders) | {key: np.array(values) for key, values in steps.items()}
-        data |= {f"{each.contender.name}/{key}": values for key, values in numbers.items()}
-    return data
 
 
 def _with(base: TrainConfig, contender: Contender, lr: float, seed: int) -> TrainConfig:
@@ -139,14 +129,14 @@ LARGE = 0.06  # the paper counts, and draws, entries of at least this size
 WIDTH = 0.005  # of the bins of its histogram
 
 
-def weight_arrays(finished: Sequence[Finished]) -> Arrays:
+def weight_arrays(finished: Runs) -> Arrays:
     """Measures (seeds,) and histograms (bins,), a mean over seeds, by contender and role; models as training left them.
 
     Runs that diverged have no weights to measure: they are counted under ``diverged`` and left out. The histograms
     share their bins, whose ends leave out the outermost weights of the widest contender.
     """
     weights, diverged = {}, {}
-    for name, folders in ((each.contender.name, each.folders) for each in finished):
+    for name, folders in finished.items():
         trained = [attention_weights(load_model(str(folder / "last")).model) for folder in folders]
         runs = [{role: [w.double().numpy() for w in run[role]] for role in ROLES} for run in trained]
         weights[name] = [run for run in runs if all(np.isfinite(_flat(run[role])).all() for role in ROLES)]

@@ -43,15 +43,15 @@ COUNT = f"entries with |w| ≥ {LARGE:g}"
 def run(config: TextConfig, work: Work) -> Arrays:
     """The largest size, as in the paper."""
     size, sweep = config.sizes[-1]
-    finished = run_sweep(sweep, work)
-    tasks = [(sweep.base, str(folder), work.data_dir) for each in finished for folder in each.folders]
+    data, finished = run_sweep(sweep, work)
+    tasks = [(sweep.base, str(folder), work.data_dir) for folders in finished.values() for folder in folders]
     pruned = iter(work.each(_pruned, tasks, 0.0))
     return {
         "size": np.array(size),
-        "names": np.array([each.contender.name for each in finished]),
+        "names": data["names"],
         "cuts": np.array(CUTS),
         **weight_arrays(finished),
-        **{f"{each.contender.name}/pruned": np.stack([next(pruned) for _ in each.folders]) for each in finished},
+        **{f"{name}/pruned": np.stack([next(pruned) for _ in folders]) for name, folders in finished.items()},
     }
 
 

@@ -82,15 +82,14 @@ def authors_sentences(path: Path) -> tuple[Pivot, ...]:
 
 def run(config: TextConfig, work: Work) -> Arrays:
     size, sweep = config.sizes[-1]
-    finished = run_sweep(sweep, work)
-    data: Arrays = {"size": np.array(size), "names": np.array([each.contender.name for each in finished])}
+    numbers, finished = run_sweep(sweep, work)
+    data: Arrays = {"size": np.array(size), "names": numbers["names"]}
     benchmarks = {"": load_pivots()}
     for path in _authors_file(work.data_dir):
         benchmarks["authors/"] = authors_sentences(path)
-    for each in finished:
-        name = each.contender.name
+    for name, folders in finished.items():
         # A model that diverged in its first epoch reads nothing.
-        trained = [load_model(folder / "model") for folder in each.folders]
+        trained = [load_model(folder / "model") for folder in folders]
         sound = [each for each in trained if all(weight.isfinite().all() for weight in each.model.parameters())]
         if not sound:
             raise ValueError(f"every run of {name} diverged; try smaller step sizes.")
