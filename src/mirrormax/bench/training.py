@@ -27,6 +27,7 @@ PAPER = cast(SentimentTraining, PROFILES["sentiment"]["paper"])
 P, LR = 1.1, 8e-4
 BATCHES = 10
 SPEEDUP_GOAL, SHARE_GOAL = 4.5, 0.05
+Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 class PlainAttention(SelfAttention):
@@ -98,21 +99,15 @@ def imdb_batches(data_dir: Path | None) -> tuple[list[Batch], int, str]:
     return [data.__getitems__(batches[middle]) for middle in middles], tokenizer.get_vocab_size(), source
 
 
-def timed_step(
-    model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], update: Callable[[], object]
-) -> Callable[[Tensor, Tensor], tuple[float, float]]:
-    """A training step that says how many seconds it took, and how many of these the update of the weights did."""
-
-    def step(ids: Tensor, labels: Tensor) -> tuple[float, float]:
-        start = time.perf_counter()
-        model.zero_grad()
-        loss(ids, labels).backward()
-        middle = time.perf_counter()
-        update()
-        end = time.perf_counter()
-        return end - start, end - middle
-
-    return step
+def step(model: nn.Module, loss: Loss, update: Callable[[], object], *batch: Tensor) -> tuple[float, float]:
+    """How many seconds a training step took, and how many of these the update of the weights did."""
+    start = time.perf_counter()
+    model.zero_grad()
+    loss(*batch).backward()
+    middle = time.perf_counter()
+    update()
+    end = time.perf_counter()
+    return end - start, end - middle
 
 
 def main(data_dir: Path | None = None, show: Show = say_nothing) -> dict[str, float]:
@@ -130,17 +125,17 @@ def main(data_dir: Path | None = None, show: Show = say_nothing) -> dict[str, fl
     def plain_loss(ids: Tensor, labels: Tensor) -> Tensor:
         return functional.cross_entropy(plain(ids), labels, reduction="sum")
 
-    steps = {
-        "ours": timed_step(ours, our_loss, MirrorDescent(ours.parameters(), lr=LR, p=P).step),
-        "plain": timed_step(plain, plain_loss, plain_step(plain.parameters(), P, LR)),
+    ways: dict[str, tuple[nn.Module, Loss, Callable[[], object]]] = {
+        "ours": (ours, our_loss, MirrorDescent(ours.parameters(), lr=LR, p=P).step),
+        "plain": (plain, plain_loss, plain_step(plain.parameters(), P, LR)),
     }
-    seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in steps}
-    for step in steps.values():
-        step(*batches[0])  # the first step of either allocates what the others use again
+    seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
+    for way in ways.values():
+        step(*way, *batches[0])  # the first step of either allocates what the others use again
     for k, batch in enumerate(batches):
-        for name, step in steps.items():
+        for name, way in ways.items():
             show(f"{name} steps", k, len(batches))
-            seconds[name].append(step(*batch))
+            seconds[name].append(step(*way, *batch))
     tokens = sum(int((ids != 0).sum()) for ids, _ in batches)
     return _tell(seconds, tokens, f"{len(batches)} batches of {PAPER.batch_size} IMDb reviews, {source}")
 

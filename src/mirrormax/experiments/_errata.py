@@ -2,7 +2,7 @@
 
 ``ERRATA`` are wrong as they stand and change a number, a proof or what a figure shows. ``LIMITS`` are right, with how
 far they reach. ``MISPRINTS`` change nothing. Every one was read in the text of arXiv 2410.14581 v1; what comes from the
-authors' scripts or notebooks says so.
+authors' scripts or notebooks says so. ``READINGS`` say which one is taken where the text is open to more than one.
 """
 
 from __future__ import annotations
@@ -76,7 +76,6 @@ ERRATA = (
         "Long texts", "The published code cuts them off after 512 tokens, without [SEP]; here [SEP] is the last token."
     ),
 )
-"""All of them, in the order of the report."""
 
 LIMITS = (
     Erratum(
@@ -112,7 +111,6 @@ LIMITS = (
         "Weights stored by themselves forget steps smaller than their rounding; a dual state does not.",
     ),
 )
-"""What is right, and how far it reaches."""
 
 MISPRINTS = (
     ("Definition 5", "(5b) asks ‖W‖ ≥ R, of the centre; ‖W'‖ ≥ R, of the member, is meant"),
@@ -135,7 +133,6 @@ MISPRINTS = (
     ("(35b)", "defines q̂_max as the largest q*; the largest q̂ is meant"),
     ("(38)", "bounds differences of tokens by M = sup ‖X_it‖; twice that does, and f(ε) vanishes all the same"),
 )
-"""Slips of the print that change nothing, by where they stand."""
 
 READINGS = (
     (
@@ -164,4 +161,3 @@ READINGS = (
         "Lemmas, theorems and equations are numbered as in arXiv 2410.14581 v1; the journal has other numbers.",
     ),
 )
-"""Where the text is open to more than one reading, which one is taken."""

@@ -45,7 +45,6 @@ LABELS = {
 }
 MASS = LABELS["mass"]
 PER_TOKEN = ("attention", "offsets", "special")
-SPLIT = "One of the intervals holds zero."
 BETTER = {"": "ℓ1.1 above ℓ2", "authors/": "authors' sentences: ℓ1.1 above ℓ2"}
 WHOSE = {"": "our 252 reviews", "authors/": "the authors' sentences"}
 MOST = "By the paper's score, a sentence at a time; met if the 95 % interval of the share lies above a half."
@@ -158,7 +157,7 @@ def _more(data: Arrays, metric: str, size: float | None, *, above_chance: bool =
         verdict = make.SMALLER
     runs = f",{interval(over_runs.low, over_runs.high, sign=True)} over runs" if np.isfinite(over_runs.low) else ""
     quantity = f"{BETTER[prefix]}, {LABELS[metric]}{', less chance' if above_chance else ''}"
-    why = SPLIT if verdict == make.UNDECIDED else make.REASONS.get(verdict, "")
+    why = "One of the intervals holds zero." if verdict == make.UNDECIDED else make.REASONS.get(verdict, "")
     ours = f"{estimate(over_reviews, digits=2, sign=True)} over reviews{runs}"
     row = replace(alone(quantity, over_reviews, why, ours=ours), published="more", verdict=verdict)
     if size is not None:

@@ -45,11 +45,6 @@ class Config(Problems):
     lr: tuple[float, ...] = (0.1, 0.1, 0.1, 0.02)  # Hypentropy multiplies weights by e^η
     records: int = 7
 
-    @property
-    def share(self) -> Any:
-        """Of the steps, where they are recorded."""
-        return np.geomspace(0.5 ** (self.records - 1), 1.0, self.records)
-
 
 PROFILES = {
     "quick": Config(),
@@ -59,18 +54,19 @@ PROFILES = {
 
 def run(config: Config, work: Work) -> Arrays:
     """Shortfalls (potentials, norms, records, problems) at shares of the steps, and each potential's own norm."""
+    share = np.geomspace(0.5 ** (config.records - 1), 1.0, config.records)
     given = zip(POTENTIALS.values(), config.steps, config.lr, strict=True)
     return {
         "potentials": np.array(list(POTENTIALS)),
         "norms": np.array(NORMS),
         "horizon": np.array([potential.horizon for potential in POTENTIALS.values()]),
-        "share": config.share,
-        "shortfall": np.stack(work.each(_shortfalls, [(config, *each) for each in given])),
+        "share": share,
+        "shortfall": np.stack(work.each(_shortfalls, [(config, share, *each) for each in given])),
     }
 
 
-def _shortfalls(config: Config, potential: Potential, steps: int, lr: float) -> Any:
-    grid = np.rint(steps * config.share).astype(int)
+def _shortfalls(config: Config, share: Any, potential: Potential, steps: int, lr: float) -> Any:
+    grid = np.rint(steps * share).astype(int)
     run = simulate(config.batch(), p=potential, lr=lr, steps=steps, record=grid)
     return np.stack([run.margins(r if r > 1 else "l1").shortfall[-config.records :] for r in NORMS])
 

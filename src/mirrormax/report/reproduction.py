@@ -220,9 +220,6 @@ def _counts(results: Sequence[Result]) -> dict[str, Any]:
     return {"verdicts": verdicts, "lines": lines, "differing": differing}
 
 
-SENTENCE = re.compile(r"(?<=\.) (?=[A-Zℓ])")
-
-
 def _several(verdicts: Iterable[str]) -> list[tuple[str, str]]:
     """Verdicts, each with how often it is there."""
     counts = Counter(verdicts)
@@ -233,7 +230,7 @@ def _section(result: Result, profile: str, data_dir: Path | None, studies: Seque
     data = [] if data_dir is None else ["--data-dir", str(data_dir)]
     rows = result.measurements
     parts = [block.parted() for block in fold(rows)]
-    first, *others = SENTENCE.split(result.shows)
+    first, *others = re.split(r"(?<=\.) (?=[A-Zℓ])", result.shows)
     maps = getattr(experiments.load_experiment(result.name), "maps", None)
 
     def decided(sources: tuple[str, ...]) -> list[str]:
