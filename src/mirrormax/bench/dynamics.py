@@ -99,9 +99,8 @@ def several(show: Show = say_nothing) -> dict[str, float]:
         problems = tuple(np.stack(part) for part in zip(*made, strict=True))
         contestants[name] = partial(sample, simulate_heads, problems)
     seconds = take_turns(contestants, SEVERAL_ROUNDS, warmup=1, show=show, clock=time.process_time)
-    print(
-        f"\nSeveral heads and classes, {SEVERAL_STEPS} steps for each p, times of all cores over those of `simulate`:\n"
-    )
+    title = f"Several heads and classes, {SEVERAL_STEPS} steps for each p, times of all cores over those of `simulate`"
+    print(f"\n{title}:\n")
     print(f"{'':>22s} {'ratio':>7s} {'per head':>9s} {'per head and class':>19s}")
     ratios = {}
     for name, (heads, classes) in names.items():

@@ -92,9 +92,8 @@ def imdb_batches(data_dir: Path | None) -> tuple[list[Batch], int, str]:
     count = min(len(texts), POOL * PAPER.batch_size)
     pool = texts.subset(np.random.default_rng(0).permutation(len(texts))[:count])
     data = TextBatches(encode(tokenizer, pool.texts, PAPER.max_length), pool.labels)
-    batches = sorted(
-        EpochBatches(data.lengths(), PAPER.batch_size, seed=0), key=lambda rows: data.lengths()[rows].sum()
-    )
+    lengths = data.lengths()
+    batches = sorted(EpochBatches(lengths, PAPER.batch_size, seed=0), key=lambda rows: lengths[rows].sum())
     middles = [int((k + 0.5) / BATCHES * len(batches)) for k in range(BATCHES)]
     return [data.__getitems__(batches[middle]) for middle in middles], tokenizer.get_vocab_size(), source
 
@@ -148,8 +147,7 @@ def _tell(seconds: dict[str, list[tuple[float, float]]], tokens: int, what: str)
     for name in seconds:
         each, update = total[name] / len(seconds[name]), sum(part for _, part in seconds[name])
         print(f"{name:8s} {tokens / total[name]:9.0f} {each:9.2f} {update / total[name]:10.1%}")
-    print(
-        f"\nOurs trains on {total['plain'] / total['ours']:.1f} times as many tokens a second (goal {SPEEDUP_GOAL:g});"
-    )
+    times = total["plain"] / total["ours"]
+    print(f"\nOurs trains on {times:.1f} times as many tokens a second (goal {SPEEDUP_GOAL:g});")
     print(f"the optimizer takes {share:.1%} of a step in the median (goal at most {SHARE_GOAL:.0%}).")
-    return {"tokens per second": total["plain"] / total["ours"], "optimizer's share of a step": share}
+    return {"tokens per second": times, "optimizer's share of a step": share}

@@ -261,14 +261,12 @@ def _read(folder: ResultFolder, name: str) -> Result:
     experiment, manifest = load_experiment(name), folder.manifest()
     if manifest is None or not manifest.complete or folder.damaged() is not None:
         raise OSError(f"the result in {folder.path} does not read back as it was written; check the disk.")
-    config, stored = (
-        json.loads((folder.path / f"{file}.json").read_text("utf-8")) for file in ("config", "measurements")
-    )
+    stored = json.loads((folder.path / "measurements.json").read_text("utf-8"))
     return Result(
         name=name,
         title=experiment.ABOUT.title,
         folder=folder.path,
-        config=config,
+        config=json.loads((folder.path / "config.json").read_text("utf-8")),
         shows=stored["shows"],
         measurements=[Measurement(**row) for row in stored["rows"]],
         claims=[Claim(**claim) for claim in stored["claims"]],

@@ -92,9 +92,8 @@ def measure(data: Arrays) -> Rows:
 
 def tell(data: Arrays, table: Measured) -> Told:
     nearer = [table.ours("problems that end nearer", said) for said in WAYS.values()]
-    factors, whole = (
-        [table.ours(f"median D to the SVM in the {name}", said) for name in NORMS.values()] for said in WAYS.values()
-    )
+    quantities = [f"median D to the SVM in the {name}" for name in NORMS.values()]
+    factors, whole = ([table.ours(quantity, said) for quantity in quantities] for said in WAYS.values())
     return Told(
         f"K and Q end nearer to the nuclear-norm SVM in {nearer[0]} problems, W in {nearer[1]}",
         f"Through K and Q, the median D to that SVM is {factors[0]}, to that of least Frobenius norm {factors[1]}. The "

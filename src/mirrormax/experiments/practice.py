@@ -46,6 +46,7 @@ COSTS = {
     "seconds": "processor time of a step, times that of AdamW",
     "state": "memory of the state, times that of the weights",
 }
+Outcomes = dict[Job, dict[str, Any]]
 LOST = (0.02, 0.1)  # nats that a sparse model may be behind dense AdamW
 
 
@@ -130,7 +131,7 @@ def run(config: Config, work: Work) -> Arrays:
     data: Arrays = {"tasks": np.array([task.name for task in config.tasks]), "units": np.array(units)}
     data["shares"] = np.array(SHARES)
 
-    def outcomes(jobs: list[Job], share: float) -> dict[Job, dict[str, Any]]:
+    def outcomes(jobs: list[Job], share: float) -> Outcomes:
         tasks = [(job, work.runs, work.data_dir) for job in jobs]
         return dict(zip(jobs, work.each(kept, tasks, share / len(config.tasks)), strict=True))
 
@@ -152,7 +153,7 @@ def _trials(task: Task) -> list[Job]:
     ]
 
 
-def _chosen(task: Task, tuned: dict[Job, dict[str, Any]]) -> dict[tuple[str, float], Job]:
+def _chosen(task: Task, tuned: Outcomes) -> dict[tuple[str, float], Job]:
     """For each method and goal the trial that is best on validation."""
     chosen: dict[tuple[str, float], Job] = {}
     sign = UNITS[task.base.chosen_by].sign
@@ -178,9 +179,7 @@ def _best(result: dict[str, Any], split: str, task: Task, share: float) -> tuple
     return result[split][best][place], best
 
 
-def _gathered(
-    task: Task, tuned: dict[Job, dict[str, Any]], chosen: dict[tuple[str, float], Job], results: dict[Job, Any]
-) -> Arrays:
+def _gathered(task: Task, tuned: Outcomes, chosen: dict[tuple[str, float], Job], results: Outcomes) -> Arrays:
     """Results as arrays: of each method and goal over seeds, its curve over shares, its trials, zeros and settling."""
     data: Arrays = {"methods": np.array([name for name, _ in task.methods])}
     for (name, goal), job in chosen.items():

@@ -163,11 +163,9 @@ def _headline(result: dict[str, Any]) -> str:
     if roles:
         hoyer = {role: [model["sparsity"][role]["hoyer"] for model in (first, second)] for role in roles}
         most = max(roles, key=lambda role: abs(hoyer[role][0] - hoyer[role][1]))
-        sparser = first if hoyer[most][0] > hoyer[most][1] else second
+        sparser = (first if hoyer[most][0] > hoyer[most][1] else second)["name"]
         high, low = max(hoyer[most]), min(hoyer[most])
-        sentences.append(
-            f"{sparser['name']} has the sparser {most} weights (Hoyer index {high:.2f} against {low:.2f})."
-        )
+        sentences.append(f"{sparser} has the sparser {most} weights (Hoyer index {high:.2f} against {low:.2f}).")
     return " ".join(sentences) or f"{names}, number by number."
 
 
@@ -219,9 +217,8 @@ def _maps(sides: Sequence[Side], count: int) -> str:
     # Reviews of a kind stand together: some of every part show more than the first.
     total = len(first.pivots)
     chosen = [k * total // min(count, total) for k in range(min(count, total))]
-    return attention_maps(
-        [first.pivots[k] for k in chosen], {side.name: [side.readings[k] for k in chosen] for side in sides}
-    )
+    readings = {side.name: [side.readings[k] for k in chosen] for side in sides}
+    return attention_maps([first.pivots[k] for k in chosen], readings)
 
 
 def write_pruned(folder: ResultFolder, report: PruningReport, loaded: Loaded, name: str) -> None:

@@ -98,9 +98,7 @@ def fold(rows: Iterable[Measurement]) -> list[Block]:
     ]
 
 
-def reproduction_page(
-    results: Sequence[Result], profile: str, data_dir: Path | None = None, *, missing: int = 0
-) -> str:
+def reproduction_page(results: Sequence[Result], profile: str, data_dir: Path | None = None, missing: int = 0) -> str:
     """The document; ``missing`` experiments are still at work."""
     studies = _studies(profile)
     claims = [claim for result in results for claim in _claims(result, studies)]
