@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -126,7 +127,7 @@ class Reproduction:
     def _run_chain(self, chain: Sequence[str], work: experiments.Work, show: Show) -> None:
         for name in chain:
             advance = partial(self._advance, show, name)
-            result = self.kept.run(name, self.configs[name], work.told_by(advance), self.args.force)
+            result = self.kept.run(name, self.configs[name], replace(work, advance=advance), self.args.force)
             advance(1.0)
             with self._lock:
                 self._results[name] = result

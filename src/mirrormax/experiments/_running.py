@@ -14,7 +14,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -72,10 +72,6 @@ class Work:
     def side_by_side(self) -> bool:
         """Whether experiments may run at the same time, as their tasks go to other processes."""
         return self.pool is not None or self.client is not None
-
-    def told_by(self, advance: Callable[[float], None]) -> Work:
-        """The same work for one experiment, which says by ``advance`` how far it is."""
-        return replace(self, advance=advance)
 
     def begins_anew(self, folder: Path) -> bool:
         """Whether what a folder holds is to be done again: once, and only if all is."""

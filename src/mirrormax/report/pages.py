@@ -3,9 +3,8 @@
 A page is a template in ``templates/`` that extends ``skeleton.html``. What is put into it is escaped, whoever wrote it;
 a template itself is the only place for markup.
 
-Attention is shown as shaded text, in one hue that needs no colour vision: a row of it becomes :class:`Piece` s, by
-:func:`of_tokens` or :func:`of_text`; the macros of ``templates/maps.html`` set them, and ``templates/maps.css`` holds
-the shades.
+Attention is shown as shaded text, in one hue that needs no colour vision: a row of it becomes :class:`Piece` s, which
+the macros of ``templates/maps.html`` set, and ``templates/maps.css`` shades.
 """
 
 from __future__ import annotations
