@@ -241,7 +241,9 @@ def exactly_smaller(quantity: str, published: float, ours: float, **more: Any) -
     return _row(quantity, number(published), ours, verdict, target=published, **more)
 
 
-def greater(quantity: str, published: str, first: Values, second: Values, size: Any = None, **more: Any) -> Measurement:
+def greater(
+    quantity: str, published: str, first: Values, second: Values, *, size: Any = None, **more: Any
+) -> Measurement:
     """The claim that a mean over runs is greater than another: met or not if the 95 % interval of the difference
     (Welch's) is on one side of zero. Else undecided, or smaller than published if all of the interval lies below
     ``size``, the least difference that was published."""
