@@ -99,7 +99,7 @@ class Reproduction:
         earlier = {name: self.kept.load(name, self.configs[name]) for name in self.configs if name not in self.names}
         self._results = {name: result for name, result in earlier.items() if result is not None}
         chains = self._chains()
-        if not work.side_by_side:
+        if work.pool is None and work.client is None:  # tasks go to no other process
             for chain in chains:
                 self._run_chain(chain, work, show)
         else:

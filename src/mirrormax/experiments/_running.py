@@ -66,18 +66,7 @@ class Work:
     anew: bool = False
     pool: Any = None
     advance: Callable[[float], None] = lambda share: None
-    renewed: set[Path] = field(default_factory=set)
-
-    @property
-    def side_by_side(self) -> bool:
-        """Whether experiments may run at the same time, as their tasks go to other processes."""
-        return self.pool is not None or self.client is not None
-
-    def begins_anew(self, folder: Path) -> bool:
-        """Whether what a folder holds is to be done again: once, and only if all is."""
-        again = self.anew and folder not in self.renewed
-        self.renewed.add(folder)
-        return again
+    renewed: set[Path] = field(default_factory=set)  # folders whose contents were done again: ``anew`` is that once
 
     def each(
         self, function: Callable[..., Answer], tasks: Sequence[tuple[Any, ...]], share: float = 1.0

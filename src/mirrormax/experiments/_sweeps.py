@@ -109,7 +109,8 @@ def _numbers(folders: Sequence[Path]) -> Arrays:
 
 def _train_all(configs: Sequence[TrainConfig], work: Work, share: float) -> list[Path]:
     folders = [work.runs / f"{config.task}-{training.run_key(config, work.data_dir)}" for config in configs]
-    anew = [work.begins_anew(folder) for folder in folders]
+    anew = [work.anew and folder not in work.renewed for folder in folders]
+    work.renewed.update(folders)
     tasks = zip(configs, folders, [work.data_dir] * len(configs), anew, strict=True)
     return work.each(_train, list(tasks), share)
 
