@@ -27,7 +27,8 @@ from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
 from mirrormax._files import replacing
-from mirrormax.bench.plain import PlainClassifier, plain_step
+from mirrormax.bench.optimizer import plain_step
+from mirrormax.bench.training import PlainClassifier
 from mirrormax.nets import TransformerClassifier, VisionTransformer
 from mirrormax.optim import MirrorDescent
 from mirrormax.training import (

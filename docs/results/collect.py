@@ -15,7 +15,7 @@ from mirrormax._results import ResultFolder
 from mirrormax.experiments import Measurement, load_experiment
 from mirrormax.experiments._sweeps import NUMBERS
 from mirrormax.report import fold
-from mirrormax.report.maps import attention_page
+from mirrormax.report.pages import attention_page
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))

@@ -27,7 +27,7 @@ from mirrormax._files import replacing
 from mirrormax._identity import key
 from mirrormax._results import ResultFolder
 from mirrormax.experiments import Measured, Work, practice
-from mirrormax.experiments._results import COLUMNS
+from mirrormax.experiments._running import COLUMNS
 from mirrormax.experiments._trainings import KIND, Job, Task, kept, place_of
 
 HERE = Path(__file__).parent / "practice"

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from mirrormax.bench.history import append_run, check_appendable, comparison, describe, processor, read_history
+from mirrormax.bench.ratios import append_run, check_appendable, comparison, describe, processor, read_history
 
 
 def made_up(date, processor="Fast 9000", torch="AVX2", **ratios):

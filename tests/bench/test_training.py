@@ -8,7 +8,8 @@ import torch
 from torch.nn import functional
 
 from mirrormax.bench import training
-from mirrormax.bench.plain import PlainClassifier, plain_step
+from mirrormax.bench.optimizer import plain_step
+from mirrormax.bench.training import PlainClassifier
 from mirrormax.data import TextData, Texts
 from mirrormax.nets import TransformerClassifier, TransformerConfig
 from mirrormax.optim import MirrorDescent

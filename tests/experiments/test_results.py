@@ -13,7 +13,7 @@ import pytest
 
 import mirrormax
 from mirrormax import _identity
-from mirrormax.experiments import Results, Work, _results, experiment_names, fig2
+from mirrormax.experiments import Results, Work, _running, experiment_names, fig2
 from mirrormax.experiments._measurements import Told
 
 CONFIG = fig2.Config()
@@ -98,7 +98,7 @@ def test_what_an_experiment_says_is_said_anew_without_a_run_when_its_words_chang
     tell = fig2.tell
     monkeypatch.setattr(fig2, "tell", lambda *given: Told("Other words", "And more.", *tell(*given).claims))
     assert run(kept) == before, "the code on disk is the same"
-    monkeypatch.setattr(_results, "this_code", lambda: "9.9 (code abc)")
+    monkeypatch.setattr(_running, "this_code", lambda: "9.9 (code abc)")
     after = run(kept)
     assert counting.calls == 1
     assert after.shows == "Other words. And more."

@@ -21,12 +21,14 @@ def finished(tmp_path_factory):
 
 
 def test_the_step_size_is_the_one_that_validation_prefers(finished):
-    for each in finished[0]:
-        assert each.lr == each.contender.lrs[int(np.argmax(each.tuning))]
+    data, _ = finished[0]
+    for name in data["names"]:
+        assert data[f"{name}/lr"] == data[f"{name}/lrs"][np.argmax(data[f"{name}/tuning"])]
 
 
 def test_seeds_have_first_weights_of_their_own(finished):
-    first, second = (load_model(folder / "last").model for folder in finished[0][0].folders)
+    _, folders = finished[0]
+    first, second = (load_model(folder / "last").model for folder in folders["ℓ1.5"])
     assert not np.allclose(first.head.weight.detach(), second.head.weight.detach(), atol=1e-3)
 
 
@@ -34,7 +36,7 @@ def test_a_finished_sweep_is_not_trained_again_unless_anew(finished, monkeypatch
     runs = finished[1]
     before = {path: path.stat().st_mtime_ns for path in runs.glob("*/mirrormax.json")}
     again = run_sweep(SWEEP, Work(runs=runs))
-    assert [each.folders for each in again] == [each.folders for each in finished[0]]
+    assert again[1] == finished[0][1]
     assert {path: path.stat().st_mtime_ns for path in runs.glob("*/mirrormax.json")} == before
     asked = []
     monkeypatch.setattr(_sweeps, "_train", lambda config, folder, data_dir, force: asked.append(force) or folder)
@@ -45,8 +47,8 @@ def test_a_finished_sweep_is_not_trained_again_unless_anew(finished, monkeypatch
 
 
 def test_a_single_step_size_is_not_tried(tmp_path, monkeypatch):
-    asked = []
-    monkeypatch.setattr(_sweeps, "_train", lambda config, folder, *_: asked.append(config.epochs) or folder)
+    asked, train = [], _sweeps._train
+    monkeypatch.setattr(_sweeps, "_train", lambda config, *rest: asked.append(config.epochs) or train(config, *rest))
     run_sweep(replace(SWEEP, contenders=(Contender("md", 1.5, (0.3,), 2),), tuning_epochs=1), Work(runs=tmp_path))
     assert asked == [SWEEP.base.epochs] * 2
 

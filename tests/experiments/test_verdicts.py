@@ -25,7 +25,7 @@ def trials(mean, std, count=100):
 
 def test_a_smaller_mean_betters_another_only_beyond_its_uncertainty():
     def verdict(values):
-        return _measurements.smaller_is_better("D", Sample(0.0052, 0.009, 100), values).verdict
+        return _measurements.same_mean("D", Sample(0.0052, 0.009, 100), values, "bettered").verdict
 
     assert verdict(trials(0.0041, 0.0026)) == "met"
     assert verdict(trials(0.0011, 0.0026)) == "bettered"

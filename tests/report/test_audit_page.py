@@ -15,10 +15,10 @@ from mirrormax._results import ResultFolder
 from mirrormax.auditing import Vocabulary
 from mirrormax.auditing.result import Effect, Removal, Selected
 from mirrormax.commands._shared import table
-from mirrormax.report import audit_figures, maps
+from mirrormax.report import audit_figures
 from mirrormax.report.audit_words import sentences, summary, theory
 from mirrormax.report.audits import audit_page, number, write_audit
-from mirrormax.report.pages import macro
+from mirrormax.report.pages import macro, of_tokens
 
 EVIL = "<script>alert('x')</script> & \"quoted\""
 
@@ -99,7 +99,7 @@ def test_the_page_names_the_tokens_that_a_head_selects_most():
 
 def test_selected_support_and_query_tokens_are_marked():
     marks = {"selected": [0], "support": [1], "query": [2]}
-    parsed = macro("maps.html", "shaded", maps.of_tokens(["a", "b", "c"], [0.7, 0.3, 0.0], marks))
+    parsed = macro("maps.html", "shaded", of_tokens(["a", "b", "c"], [0.7, 0.3, 0.0], marks))
     assert '<span class="shade-8 selected" title="70.0%">a</span>' in parsed
     assert '<span class="shade-5 support" title="30.0%">b</span>' in parsed
     assert '<span class="shade-0 query" title="0.0%">c</span>' in parsed

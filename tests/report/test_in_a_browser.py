@@ -12,8 +12,7 @@ import mirrormax
 from mirrormax.auditing import MARGINS
 from mirrormax.experiments import Claim, Measurement, Result
 from mirrormax.report import reproduction_page
-from mirrormax.report.audits import audit_page
-from mirrormax.report.comparisons import SPARSITY, compare_page
+from mirrormax.report.audits import SPARSITY, audit_page, compare_page
 
 sync_api = pytest.importorskip("playwright.sync_api")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")

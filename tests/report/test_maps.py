@@ -10,8 +10,7 @@ import numpy as np
 
 from mirrormax.auditing import Reading
 from mirrormax.data import Pivot
-from mirrormax.report.maps import attention_maps, attention_page, of_tokens
-from mirrormax.report.pages import macro
+from mirrormax.report.pages import attention_maps, attention_page, macro, of_tokens
 
 STYLE = files("mirrormax.report").joinpath("templates/maps.css").read_text("utf-8")
 REVIEW = Pivot("7", "A fine <b>film</b> & more", 1, "plain", ((2, 6),))

@@ -1,3 +1,3 @@
 """Measured ratios; nothing here asserts a time."""
 
-from mirrormax.bench.history import append_run, check_appendable, comparison, describe, read_history
+from mirrormax.bench.ratios import append_run, check_appendable, comparison, describe, read_history

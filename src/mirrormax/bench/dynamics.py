@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 
 from mirrormax.attention import Attention, as_loss
-from mirrormax.bench.timing import Show, median_ratio, say_nothing, take_turns
+from mirrormax.bench.ratios import Show, median_ratio, say_nothing, take_turns
 from mirrormax.data import class_problem, sphere_problem
 from mirrormax.dynamics import SimulationOptions, simulate, simulate_heads
 from mirrormax.optim import reference_dual_norm, reference_step
@@ -53,26 +53,19 @@ def fig4_problems() -> tuple[Any, ...]:
     return tuple(np.stack([getattr(problem, name) for problem in problems]) for name in ("X", "y", "z", "v"))
 
 
-class Time(NamedTuple):
+def time_of(run: Callable[[], object]) -> Any:
     """Seconds on the wall, and of all cores together."""
-
-    wall: float
-    cpu: float
-
-
-def time_of(run: Callable[[], object]) -> Time:
     wall, cpu = time.perf_counter(), time.process_time()
     run()
-    return Time(time.perf_counter() - wall, time.process_time() - cpu)
+    return np.array([time.perf_counter() - wall, time.process_time() - cpu])
 
 
-def plain_time(threads: int) -> Time:
+def plain_time(threads: int) -> Any:
     """What the plain loop would take for all of Fig 4, from a sample of its steps for each p."""
     torch.set_num_threads(1)  # the loop is too small for a second thread to do it any good
-    samples = {p: time_of(partial(plain_loop, p, SAMPLE)) for p in STEPS}
+    whole = [time_of(partial(plain_loop, p, SAMPLE)) * TRIALS * steps / SAMPLE for p, steps in STEPS.items()]
     torch.set_num_threads(threads)
-    scale = {p: TRIALS * steps / SAMPLE for p, steps in STEPS.items()}
-    return Time(*(sum(samples[p][k] * scale[p] for p in STEPS) for k in range(2)))
+    return sum(whole)
 
 
 def main(show: Show = say_nothing) -> dict[str, float]:
@@ -80,7 +73,7 @@ def main(show: Show = say_nothing) -> dict[str, float]:
     total, threads = TRIALS * sum(STEPS.values()), torch.get_num_threads()
     print(f"Fig 4 whole: {TRIALS} trials, {total:,} steps; {threads} threads.")
     first = time_of(partial(simulate, sphere_problem(0), steps=1, options=KERNEL))  # so that no round compiles
-    print(f"First call of the kernel (compiling, or loading from the cache): {first.wall:.1f} s\n")
+    print(f"First call of the kernel (compiling, or loading from the cache): {first[0]:.1f} s\n")
     print(f"{'round':>5s} {'plain, ms/step':>17s} {'kernel, s':>10s} {'us/step':>10s} {'ratio':>7s} {'per core':>8s}")
     ratios = []
     for k in range(ROUNDS):
@@ -88,8 +81,8 @@ def main(show: Show = say_nothing) -> dict[str, float]:
         plain = plain_time(threads)
         show("the kernel", 2 * k + 1, 2 * ROUNDS)
         fast = time_of(fig4)
-        ratios.append((plain.wall / fast.wall, plain.cpu / fast.cpu))
-        steps = f"{plain.wall / total * 1e3:17.3f} {fast.wall:10.2f} {fast.wall / total * 1e6:10.2f}"
+        ratios.append(plain / fast)
+        steps = f"{plain[0] / total * 1e3:17.3f} {fast[0]:10.2f} {fast[0] / total * 1e6:10.2f}"
         print(f"{k:5d} {steps} {ratios[-1][0]:7.0f} {ratios[-1][1]:8.0f}")
     wall, core = np.median(ratios, axis=0)
     print(f"\nThe kernel is {wall:.0f} times as fast as the plain loop on {threads} threads (goal {GOAL}),")
@@ -106,9 +99,8 @@ def several(show: Show = say_nothing) -> dict[str, float]:
         problems = tuple(np.stack(part) for part in zip(*made, strict=True))
         contestants[name] = partial(sample, simulate_heads, problems)
     seconds = take_turns(contestants, SEVERAL_ROUNDS, warmup=1, show=show, clock=time.process_time)
-    print(
-        f"\nSeveral heads and classes, {SEVERAL_STEPS} steps for each p, times of all cores over those of `simulate`:\n"
-    )
+    title = f"Several heads and classes, {SEVERAL_STEPS} steps for each p, times of all cores over those of `simulate`"
+    print(f"\n{title}:\n")
     print(f"{'':>22s} {'ratio':>7s} {'per head':>9s} {'per head and class':>19s}")
     ratios = {}
     for name, (heads, classes) in names.items():

@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
-from mirrormax.bench.timing import Show, say_nothing
+from mirrormax.bench.ratios import Show, say_nothing
 
 EXPONENTS = (1.1, 1.37, 1.75, 2.0, 3.0, 6.0)
 CHOICES = {"lr": 0.1, "steps": 300, "start": "random"}  # those of the page as it opens

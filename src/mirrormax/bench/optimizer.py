@@ -8,13 +8,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from mirrormax.bench.plain import plain_step
-from mirrormax.bench.timing import Ratios, Show, median_ratio, print_ratios, say_nothing, take_turns
+from mirrormax.bench.ratios import Ratios, Show, median_ratio, print_ratios, say_nothing, take_turns
 from mirrormax.optim import MirrorAdamW, MirrorDescent
 
 Shapes = Sequence[tuple[int, ...]]
@@ -76,6 +76,22 @@ def many_p(show: Show) -> Ratios:
     goals |= {f"compiled p={p:g}": goal for p, goal in COMPILED_GOALS.items()}
     print("One step, processor time of one thread; medians over rounds of the ratios.")
     return print_ratios(f"4 x 3072 x 768, float32: ratio to {BASE}", ratios, goals)
+
+
+def plain_step(params: Iterable[torch.nn.Parameter], p: float, lr: float) -> Callable[[], None]:
+    """The paper's update written as it stands there: powers to the dual and back on the weights."""
+    params = list(params)
+
+    def power(x: Tensor, exponent: float) -> Tensor:
+        return x.sign() * x.abs() ** exponent
+
+    @torch.no_grad()
+    def step() -> None:
+        for param in params:
+            if param.grad is not None:
+                param.copy_(power(power(param, p - 1) - lr * param.grad, 1 / (p - 1)))
+
+    return step
 
 
 def adamw_steps(shapes: Shapes) -> Steps:

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mirrormax._parallel import on_one_thread
-from mirrormax.bench.timing import Ratios, Show, median_ratio, say_nothing, take_turns
+from mirrormax.bench.ratios import Ratios, Show, median_ratio, say_nothing, take_turns
 from mirrormax.data import sphere_problem
 from mirrormax.svm import att_svm
 
@@ -75,14 +75,6 @@ SINGLES = dict.fromkeys((1.1, 1.75, 2.0, 3.0, 6.0), 5.0)
 BATCHES = {1.1: 60.0, 1.75: 60.0, 2.0: None, 3.0: 30.0, 6.0: 30.0}
 NORMS = {"spectral": 10.0, **dict.fromkeys(("nuclear", "l1", "linf", "rows-max"))}
 MIDDLE = {1.75: 500.0, 2.0: None}  # the peer runs once, it takes many seconds
-CONTESTS = {
-    "batches": Contest(HUNDRED, "100 problems", BATCHES, 100, 20, one_call=True),
-    "norms": Contest(HUNDRED, "100 problems", NORMS, 100, 10, one_call=True, rounds=3),
-    "singles": Contest("one problem, n=6 T=8 d=10 (mean of 20)", "one problem", SINGLES, 20, 20),
-    "middle": Contest(
-        "one problem, n=30 T=16 d=50", "n=30 T=16 d=50", MIDDLE, 1, 1, size=(30, 16, 50), rounds=1, warmup=0
-    ),
-}
 
 
 def main(show: Show = say_nothing) -> Ratios:
@@ -164,4 +156,12 @@ def _row(*cells: object) -> None:
     print("".join(f"{cell:>14}" for cell in shown), flush=True)
 
 
-PARTS: dict[str, Callable[[], Ratios]] = {name: contest.run for name, contest in CONTESTS.items()} | {"growth": growth}
+PARTS: dict[str, Callable[[], Ratios]] = {
+    "batches": Contest(HUNDRED, "100 problems", BATCHES, 100, 20, one_call=True).run,
+    "norms": Contest(HUNDRED, "100 problems", NORMS, 100, 10, one_call=True, rounds=3).run,
+    "singles": Contest("one problem, n=6 T=8 d=10 (mean of 20)", "one problem", SINGLES, 20, 20).run,
+    "middle": Contest(
+        "one problem, n=30 T=16 d=50", "n=30 T=16 d=50", MIDDLE, 1, 1, size=(30, 16, 50), rounds=1, warmup=0
+    ).run,
+    "growth": growth,
+}

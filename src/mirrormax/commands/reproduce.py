@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -98,7 +99,7 @@ class Reproduction:
         earlier = {name: self.kept.load(name, self.configs[name]) for name in self.configs if name not in self.names}
         self._results = {name: result for name, result in earlier.items() if result is not None}
         chains = self._chains()
-        if not work.side_by_side:
+        if work.pool is None and work.client is None:  # tasks go to no other process
             for chain in chains:
                 self._run_chain(chain, work, show)
         else:
@@ -126,7 +127,7 @@ class Reproduction:
     def _run_chain(self, chain: Sequence[str], work: experiments.Work, show: Show) -> None:
         for name in chain:
             advance = partial(self._advance, show, name)
-            result = self.kept.run(name, self.configs[name], work.told_by(advance), self.args.force)
+            result = self.kept.run(name, self.configs[name], replace(work, advance=advance), self.args.force)
             advance(1.0)
             with self._lock:
                 self._results[name] = result

@@ -1,7 +1,7 @@
 """Experiments: one file for each figure, table or theorem, with all that is known of it.
 
 A module of this package whose name has no underscore in front is an experiment, and ``mirrormax reproduce`` knows it
-by that name; nothing else lists them. ``_results`` says what such a module holds, runs it and keeps what it made.
+by that name; nothing else lists them. ``_running`` says what such a module holds, runs it and keeps what it made.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from mirrormax._lazy import lazy
 
 if TYPE_CHECKING:
+    from mirrormax._statistics import interval, number
     from mirrormax.experiments._errata import ERRATA, LIMITS, MISPRINTS, READINGS
     from mirrormax.experiments._measurements import (
         DIFFERS,
@@ -30,9 +31,7 @@ if TYPE_CHECKING:
         Measurement,
         worst_of,
     )
-    from mirrormax.experiments._numbers import interval, number
-    from mirrormax.experiments._results import BEYOND, Experiment, Result, Results, config_of
-    from mirrormax.experiments._work import Work, open_work
+    from mirrormax.experiments._running import BEYOND, Experiment, Result, Results, Work, config_of, open_work
 
 # Loaded when they are asked for: a list of names must not wait for torch.
 __getattr__, __dir__ = lazy(__name__)

@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from mirrormax._statistics import Estimate, Sample, Values, difference
+from mirrormax._statistics import Estimate, Sample, Values, difference, estimate, number, percent, sample, spread
 from mirrormax._statistics import mean as mean_of
-from mirrormax.experiments._numbers import estimate, number, percent, sample, spread
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 Rows = Iterator["Measurement"]
@@ -227,19 +226,13 @@ def at_least(quantity: str, published: str, bound: float, values: Values, *, why
     return above(quantity, published, bound, ours, why, **fields)
 
 
-def smaller_is_better(quantity: str, published: Sample, values: Values, **more: Any) -> Measurement:
-    """A distance that should vanish: bettered if the 95 % interval of ours − published lies below zero, differs if it
-    lies above, else met."""
+def same_mean(quantity: str, published: Sample, values: Values, below: str = DIFFERS, **more: Any) -> Measurement:
+    """A mean that should be the same: met if the 95 % interval of ours − published holds zero. ``below`` is the verdict
+    if it lies below, which of a distance that should vanish is ``BETTERED``."""
     gap = difference(values, published)
-    verdict = BETTERED if gap.high < 0 else DIFFERS if gap.low > 0 else MET if math.isfinite(gap.low) else UNDECIDED
-    return _sampled(quantity, published, values, verdict, **more)
-
-
-def same_mean(quantity: str, published: Sample, values: Values, **more: Any) -> Measurement:
-    """A mean that should be the same: met if the 95 % interval of the difference holds zero."""
-    gap = difference(values, published)
-    verdict = UNDECIDED if not math.isfinite(gap.low) else MET if gap.low <= 0 <= gap.high else DIFFERS
-    return _sampled(quantity, published, values, verdict, **more)
+    verdict = UNDECIDED if not math.isfinite(gap.low) else below if gap.high < 0 else DIFFERS if gap.low > 0 else MET
+    fields = {"ours": sample(Sample.of(values)), "target": published.mean, **more}
+    return _row(quantity, sample(published), mean_of(values), verdict, **fields)
 
 
 def exactly_smaller(quantity: str, published: float, ours: float, **more: Any) -> Measurement:
@@ -290,11 +283,6 @@ def same_gap(
         verdict, why = MET, ""
     criterion, ours = number(published, sign=True), f"{estimate(gap, sign=True)}, {len(first)} and {len(second)} runs"
     return _row(quantity, criterion, gap, verdict, why=why, ours=ours, target=published, **more)
-
-
-def _sampled(quantity: str, published: Sample, values: Values, verdict: str, **more: Any) -> Measurement:
-    more |= {"ours": sample(Sample.of(values)), "target": published.mean}
-    return _row(quantity, sample(published), mean_of(values), verdict, **more)
 
 
 def _row(

@@ -29,9 +29,7 @@ class Method:
 
     told_the_share = False
 
-    def __init__(
-        self, model: nn.Module, lr: float, knob: Any, share: float, steps: int, seed: int, muon: bool = False
-    ) -> None:
+    def __init__(self, model: nn.Module, lr: float, knob: Any, share: float, steps: int, seed: int, muon: bool) -> None:
         self.model, self.knob, self.share, self.steps, self.muon = model, knob, share, steps, muon
         self.matrices: list[Tensor]
         self.matrices, self.rest = (group["params"] for group in param_groups(model, scope="matrices"))
@@ -210,10 +208,6 @@ class Way:
     def told_the_share(self) -> bool:
         """Whether it depends on the share of zeros that is asked for."""
         return self.small or self.kind.told_the_share
-
-    def __call__(self, model: nn.Module, lr: float, knob: Any, share: float, steps: int, seed: int) -> Method:
-        """The method on a model, with the choices of :class:`Method`."""
-        return self.kind(model, lr, knob, share, steps, seed, self.muon)
 
 
 LARGE = (6e-3, 1.2e-2, 2.4e-2)  # for orthogonalised steps

@@ -1,7 +1,8 @@
 """Optimizers compared fairly: the same number of step sizes tried for each, chosen on held-out data, then seeds.
 
 Every run is a folder of its own under ``work.runs``, named by its configuration and data, so that finished runs
-are never done again, interrupted ones go on, and experiments share them.
+are never done again, interrupted ones go on, and experiments share them. At the end, the trained query, key and value
+matrices: histograms, and how concentrated they are.
 """
 
 from __future__ import annotations
@@ -11,13 +12,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
 from mirrormax import training
+from mirrormax._drawing import Axes, look_of, panel
+from mirrormax.auditing import attention_weights, sparsity
 from mirrormax.experiments._measurements import Arrays
-from mirrormax.experiments._work import Work
+from mirrormax.experiments._running import Work
+from mirrormax.nets import load_model
 from mirrormax.training import SentimentTraining, TrainConfig
 
 # What is kept of a finished run.
@@ -58,18 +62,12 @@ class Sweep:
             raise ValueError("every contender must get the same number of step sizes; a fair budget is the point.")
 
 
-@dataclass(frozen=True)
-class Finished:
-    """The runs of one contender: its step sizes with their validation accuracies, and a folder for each seed."""
-
-    contender: Contender
-    lr: float
-    tuning: tuple[float, ...]
-    folders: tuple[Path, ...]
+Runs = dict[str, list[Path]]
+"""A folder for each seed, by the contender's name."""
 
 
-def run_sweep(sweep: Sweep, work: Work, share: float = 1.0) -> list[Finished]:
-    """Tune every contender on the validation split, then train it with every seed."""
+def run_sweep(sweep: Sweep, work: Work, share: float = 1.0) -> tuple[Arrays, Runs]:
+    """Tune every contender on the validation split, then train it with every seed: its numbers, and its runs."""
     every = [(contender, lr) for contender in sweep.contenders for lr in contender.lrs if len(contender.lrs) > 1]
     trials = [replace(_with(sweep.base, *each, seed=0), epochs=sweep.tuning_epochs) for each in every]
     cost = len(trials) * sweep.tuning_epochs
@@ -81,7 +79,13 @@ def run_sweep(sweep: Sweep, work: Work, share: float = 1.0) -> list[Finished]:
     tuned = [(each, each.lrs[int(row.argmax())], row) for each, row in zip(sweep.contenders, tuning, strict=True)]
     runs = [_with(sweep.base, contender, lr, seed) for contender, lr, _ in tuned for seed in range(contender.seeds)]
     folders = iter(_train_all(runs, work, share * longest / (cost + longest)))
-    return [Finished(each, lr, tuple(row.tolist()), tuple(islice(folders, each.seeds))) for each, lr, row in tuned]
+    data: Arrays = {"names": np.array([contender.name for contender in sweep.contenders])}
+    finished: Runs = {}
+    for each, lr, row in tuned:
+        finished[each.name] = list(islice(folders, each.seeds))
+        numbers = _numbers(finished[each.name]) | {"lr": np.array(lr), "lrs": np.array(each.lrs), "tuning": row}
+        data |= {f"{each.name}/{key}": values for key, values in numbers.items()}
+    return data, finished
 
 
 def data_of(sweeps: Sequence[Sweep], data_dir: Path | None) -> dict[str, str]:
@@ -90,16 +94,6 @@ def data_of(sweeps: Sequence[Sweep], data_dir: Path | None) -> dict[str, str]:
     for sweep in sweeps:
         digests |= training.data_digests(sweep.base, data_dir)
     return digests
-
-
-def arrays(finished: Sequence[Finished]) -> Arrays:
-    """The numbers of a sweep, by the contender's name."""
-    data: Arrays = {"names": np.array([each.contender.name for each in finished])}
-    for each in finished:
-        steps = {"lr": each.lr, "lrs": each.contender.lrs, "tuning": each.tuning}
-        numbers = _numbers(each.folders) | {key: np.array(values) for key, values in steps.items()}
-        data |= {f"{each.contender.name}/{key}": values for key, values in numbers.items()}
-    return data
 
 
 def _with(base: TrainConfig, contender: Contender, lr: float, seed: int) -> TrainConfig:
@@ -115,13 +109,89 @@ def _numbers(folders: Sequence[Path]) -> Arrays:
 
 def _train_all(configs: Sequence[TrainConfig], work: Work, share: float) -> list[Path]:
     folders = [work.runs / f"{config.task}-{training.run_key(config, work.data_dir)}" for config in configs]
-    anew = [work.begins_anew(folder) for folder in folders]
+    anew = [work.anew and folder not in work.renewed for folder in folders]
+    work.renewed.update(folders)
     tasks = zip(configs, folders, [work.data_dir] * len(configs), anew, strict=True)
     return work.each(_train, list(tasks), share)
 
 
 def _train(config: TrainConfig, folder: Path, data_dir: Path | None, force: bool) -> Path:
     return training.train(config, folder, data_dir, force=force)
+
+
+# The weights of a sweep's models.
+
+ROLES = ("key", "query", "value")
+MEASURES = ("hoyer", "top_mass", "effective_rank", "large", "near_zero", "left_range")
+
+BINS = 121
+WIDEST = 99.9  # percent of the weights that the histograms show
+LARGE = 0.06  # the paper counts, and draws, entries of at least this size
+WIDTH = 0.005  # of the bins of its histogram
+
+
+def weight_arrays(finished: Runs) -> Arrays:
+    """Measures (seeds,) and histograms (bins,), a mean over seeds, by contender and role; models as training left them.
+
+    Runs that diverged have no weights to measure: they are counted under ``diverged`` and left out. The histograms
+    share their bins, whose ends leave out the outermost weights of the widest contender.
+    """
+    weights, diverged = {}, {}
+    for name, folders in finished.items():
+        trained = [attention_weights(load_model(str(folder / "last")).model) for folder in folders]
+        runs = [{role: [w.double().numpy() for w in run[role]] for role in ROLES} for run in trained]
+        weights[name] = [run for run in runs if all(np.isfinite(_flat(run[role])).all() for role in ROLES)]
+        diverged[name] = len(runs) - len(weights[name])
+        if not weights[name]:
+            raise ValueError(f"every run of {name} diverged, so its weights cannot be shown; try smaller step sizes.")
+    every = [np.abs(_flat(run[role])) for runs in weights.values() for run in runs for role in ROLES]
+    reach = max(float(np.percentile(sizes, WIDEST)) for sizes in every)
+    edges = np.linspace(-reach, reach, BINS + 1)
+    data: Arrays = {"edges": edges}
+    for name, runs in weights.items():
+        data[f"{name}/diverged"] = np.array(diverged[name])
+        for role in ROLES:
+            measures, flat = [sparsity(*run[role]) for run in runs], [_flat(run[role]) for run in runs]
+            largest = [np.abs(each).max() for each in flat]
+            bins = np.arange(LARGE, max(largest) + 2 * WIDTH, WIDTH)
+            kept = {key: np.array([getattr(each, key) for each in measures], float) for key in MEASURES} | {
+                "entries": np.array(measures[0].entries),
+                "histogram": np.mean([np.histogram(each, edges)[0] for each in flat], axis=0),
+                "largest": np.array(largest),
+                "tail": np.mean([np.histogram(np.abs(each), bins)[0] for each in flat], axis=0),
+            }
+            data |= {f"{name}/{role}/{key}": array for key, array in kept.items()}
+    return data
+
+
+def _flat(matrices: Sequence[Any]) -> Any:
+    return np.concatenate([matrix.ravel() for matrix in matrices])
+
+
+def bar(ax: Axes, at: float, values: Any, **style: Any) -> None:
+    """A bar as high as the mean, and every run a point."""
+    ax.bar(at, values.mean(), **{"linewidth": 0, **style})
+    ax.scatter(np.full(len(values), at), values, s=9, color="black", zorder=3)
+
+
+def draw_measures(ax: Axes, data: Arrays, roles: tuple[str, ...]) -> None:
+    """Hoyer index and mass in the top 1 % of every contender."""
+    names = data["names"].tolist()
+    hatched = {"alpha": 0.55, "hatch": "///", "edgecolor": "white"}
+    measures: Any = (("hoyer", "Hoyer index", {"alpha": 0.9}), ("top_mass", "ℓ1 mass in the top 1 %", hatched))
+    for offset, (measure, _, style) in enumerate(measures):
+        for place, name in enumerate(names):
+            values = np.mean([data[f"{name}/{role}/{measure}"] for role in roles], axis=0)
+            at = place + (offset - 0.5) * 0.4
+            bar(ax, at, values, width=0.36, color=look_of(name).colour, **style)
+            mean, top = f"{values.mean():.2f}", (at, values.max())
+            ax.annotate(mean, top, (0, 3), textcoords="offset points", ha="center", fontsize=7)
+    for _, label, style in measures:
+        ax.bar(0, 0, color="0.4", label=label, **style)
+    panel(ax, "concentration, each run a point", xticks=range(len(names)), xticklabels=names)
+    ax.margins(y=0.3)
+    ax.grid(axis="x", visible=False)
+    ax.legend(fontsize=8, loc="upper right")
 
 
 # The sweeps over text classifiers that Table 1, Fig 8 and Fig 9 share.

@@ -89,9 +89,9 @@ def _done(job: Job, data_dir: Path | None) -> dict[str, Any]:
     """Train, and measure validation and test results at all shares by all pruners."""
     prepared = _prepared(job.task.base, data_dir)
     torch.manual_seed(job.seed)
-    model, batches, steps = _model(prepared, job), _batches(prepared, job), job.task.steps
+    model, batches, steps, way = _model(prepared, job), _batches(prepared, job), job.task.steps, METHODS[job.method]
     with torch.no_grad():
-        method = METHODS[job.method](model, job.lr, job.knob, job.share or 0.0, steps, job.seed)
+        method = way.kind(model, job.lr, job.knob, job.share or 0.0, steps, job.seed, way.muon)
     settling: list[float] = []
     seconds, warmup = 0.0, steps / 10  # steps, and then a cosine to zero
     model.train()
@@ -129,7 +129,7 @@ def _done(job: Job, data_dir: Path | None) -> dict[str, Any]:
         "test": {},
     }
     # A small dense model counts as one of which its own share is gone already.
-    gone = job.share if METHODS[job.method].small and job.share else 0.0
+    gone = job.share if way.small and job.share else 0.0
     left = [max(0.0, 1 - (1 - share) / (1 - gone)) if share > gone else 0.0 for share in SHARES]
     for by in PRUNERS:
         results = [_pruned(model, prepared, job.task, by, share, calibration) for share in left]

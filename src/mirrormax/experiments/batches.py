@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from mirrormax._drawing import MARKERS, SHADES, Figure, panel, row_of_axes
+from mirrormax._statistics import number
 from mirrormax.dynamics import SimulationOptions, simulate
 from mirrormax.experiments._measurements import About, Arrays, Measured, Rows, Told, alone, at_most, most, threshold
-from mirrormax.experiments._numbers import number
+from mirrormax.experiments._running import Work
 from mirrormax.experiments._trials import Problems, max_margin, stacked
-from mirrormax.experiments._work import Work
 
 ABOUT = About("Mini-batches: which steps still lead to the attention SVM", place=220, seconds=17, revision=1)
 ALONE, RUNNING = "b = 1, normalised", "b = 1, running scale"

@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 
 from mirrormax._drawing import Figure, curve, look_of, panel, row_of_axes
-from mirrormax._statistics import median, share
+from mirrormax._statistics import median, number, share
 from mirrormax.attention import attention_weights, effective_scores, is_locally_optimal, optimal_attention
 from mirrormax.dynamics import simulate_heads
 from mirrormax.experiments._measurements import OURS, About, Arrays, Measured, Rows, Told, above, alone, at_most, most
-from mirrormax.experiments._numbers import number
+from mirrormax.experiments._running import Work
 from mirrormax.experiments._trials import LAST, SETTLED, Floats, Problems, class_problems, log_grid, solved, stacked
-from mirrormax.experiments._work import Work
 from mirrormax.geometry import directional_divergence
 from mirrormax.svm import att_svm, class_excess, class_svm, joint_limit
 

@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 
 from mirrormax._drawing import MARKERS, SHADES, Figure, panel, row_of_axes
-from mirrormax._statistics import share
+from mirrormax._statistics import percent, share
 from mirrormax.experiments._measurements import About, Arrays, Measured, Rows, Told, alone, claim
-from mirrormax.experiments._numbers import percent
+from mirrormax.experiments._running import Work
 from mirrormax.experiments._trials import Problems
-from mirrormax.experiments._work import Work
 from mirrormax.svm import att_svm
 
 ABOUT = About("Feasibility: which choices of tokens attention can separate", place=25, seconds=3, revision=1)

@@ -18,12 +18,11 @@ from typing import Any
 import numpy as np
 
 from mirrormax._drawing import MARKERS, SHADES, Figure, panel, row_of_axes
-from mirrormax._statistics import share
+from mirrormax._statistics import percent, share
 from mirrormax.dynamics import SimulationOptions, simulate
 from mirrormax.experiments._measurements import About, Arrays, Measured, Rows, Told, alone, threshold
-from mirrormax.experiments._numbers import percent
+from mirrormax.experiments._running import Work
 from mirrormax.experiments._trials import Floats, Problems, log_grid, max_margin, stacked
-from mirrormax.experiments._work import Work
 from mirrormax.geometry import direction
 from mirrormax.theory import boundary_starts
 

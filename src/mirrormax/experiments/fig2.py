@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from mirrormax._drawing import SHADES, Axes, Figure, panel, row_of_axes
+from mirrormax._statistics import number
 from mirrormax.data import example1
 from mirrormax.experiments import _measurements as make
 from mirrormax.experiments._measurements import About, Arrays, Measured, Measurement, Rows, Told, alone
-from mirrormax.experiments._numbers import number
+from mirrormax.experiments._running import Work
 from mirrormax.experiments._trials import stacked
-from mirrormax.experiments._work import Work
 from mirrormax.svm import att_svm
 
 ABOUT = About("Fig 2: the attention SVM of Example 1", place=20, seconds=1, revision=1)

@@ -7,10 +7,10 @@ from itertools import product
 import numpy as np
 
 from mirrormax._drawing import SHADES, Figure, row_of_axes
+from mirrormax._statistics import number
 from mirrormax.data import example1
 from mirrormax.experiments._measurements import About, Arrays, Measured, Rows, Told, alone, claim
-from mirrormax.experiments._numbers import number
-from mirrormax.experiments._work import Work
+from mirrormax.experiments._running import Work
 from mirrormax.experiments.fig2 import PROFILES as PROFILES
 from mirrormax.experiments.fig2 import Config, draw_tokens, frame, line
 from mirrormax.svm import lp_svm

@@ -18,13 +18,12 @@ from typing import Any
 import numpy as np
 
 from mirrormax._drawing import Figure, curve, grid_of_axes, panel
-from mirrormax._statistics import Sample, median, share
+from mirrormax._statistics import Sample, interval, median, number, percent, share
 from mirrormax.dynamics import simulate
 from mirrormax.experiments import _measurements as make
 from mirrormax.experiments import _trials as batched
 from mirrormax.experiments._measurements import DIFFERS, RERUN, About, Arrays, Measured, Rows, Told, alone
-from mirrormax.experiments._numbers import interval, number, percent
-from mirrormax.experiments._work import Work
+from mirrormax.experiments._running import Work
 from mirrormax.problem import Problem
 
 ABOUT = About(
@@ -186,9 +185,9 @@ def measure(data: Arrays) -> Rows:
             for j, q in enumerate(ps):
                 if start == "random":  # decided by the standard error of both means: two sets of 100 random trials
                     published = Sample(*RERUN_ENDS.get(p, {}).get(q, (np.nan, np.nan)), RERUN_TRIALS)
-                    rule, why = (make.smaller_is_better, FLOOR) if j == k else (make.same_mean, MISMATCH)
+                    below, why = (make.BETTERED, FLOOR) if j == k else (DIFFERS, MISMATCH)
                     quantity = OWN if j == k else f"N(0, 1) starts: mean D to the ℓ{q:g} SVM after the published steps"
-                    yield rule(quantity, published, D[:, j], why=why, column=column, source=RERUN)
+                    yield make.same_mean(quantity, published, D[:, j], below, why=why, column=column, source=RERUN)
                 elif j == k or q in PUBLISHED_P:
                     quantity, why = f"{said}: mean D to the ℓ{q:g} SVM", NEAR if start == "near" else ""
                     yield alone(quantity, Sample.of(D[:, j]).mean, why, column=column)

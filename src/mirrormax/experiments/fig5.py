@@ -15,8 +15,8 @@ from torch.nn.functional import normalize
 from mirrormax._drawing import Figure, grid_of_axes, look_of, panel
 from mirrormax.dynamics import simulate
 from mirrormax.experiments._measurements import About, Arrays, Measured, Rows, Told, alone, threshold
+from mirrormax.experiments._running import Work
 from mirrormax.experiments._trials import KERNEL, Size, by_p, log_grid, max_margin
-from mirrormax.experiments._work import Work
 from mirrormax.problem import Problem
 
 ABOUT = About("Fig 5: two entries of W against the direction of the attention SVM", place=50, seconds=4, revision=1)

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 
 from mirrormax._drawing import Axes, Figure, curve, grid_of_axes, panel
+from mirrormax._statistics import number, percent
 from mirrormax.attention import attention_weights
 from mirrormax.data import example2
 from mirrormax.dynamics import simulate
 from mirrormax.experiments import _measurements as make
 from mirrormax.experiments._measurements import RERUN, About, Arrays, Measured, Rows, Told
-from mirrormax.experiments._numbers import number, percent
+from mirrormax.experiments._running import Work
 from mirrormax.experiments._trials import KERNEL, by_p, log_grid
-from mirrormax.experiments._work import Work
 from mirrormax.svm import joint_limit, label_margin, lp_svm
 
 ABOUT = About("Fig 6: joint iterates of W and v on Example 2", place=60, seconds=2, revision=1)

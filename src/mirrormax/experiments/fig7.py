@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from mirrormax._drawing import Figure, curve, panel, row_of_axes
+from mirrormax._statistics import number, percent
 from mirrormax.experiments._measurements import RERUN, About, Arrays, Measured, Rows, Told, alone, claim, threshold
-from mirrormax.experiments._numbers import number, percent
-from mirrormax.experiments._work import Work
+from mirrormax.experiments._running import Work
 from mirrormax.experiments.fig6 import PROFILES as PROFILES
 from mirrormax.experiments.fig6 import Config, at_step
 from mirrormax.experiments.fig6 import run as run_joint

@@ -14,15 +14,13 @@ import numpy as np
 import torch
 
 from mirrormax._drawing import Figure, curve, grid_of_axes, look_of, panel
-from mirrormax._statistics import Sample
+from mirrormax._statistics import Sample, percent
 from mirrormax.experiments._measurements import DIFFERS, MET, About, Arrays, Measured, Rows, Told, alone, greater
-from mirrormax.experiments._numbers import percent
+from mirrormax.experiments._running import Work
+from mirrormax.experiments._sweeps import LARGE, ROLES, WIDTH, TextConfig, bar, draw_measures, run_sweep, weight_arrays
 from mirrormax.experiments._sweeps import PROFILES as PROFILES
-from mirrormax.experiments._sweeps import TextConfig, run_sweep
 from mirrormax.experiments._sweeps import on_data as on_data
 from mirrormax.experiments._sweeps import sources as sources
-from mirrormax.experiments._weights import LARGE, ROLES, WIDTH, bar, draw_measures, weight_arrays
-from mirrormax.experiments._work import Work
 from mirrormax.nets import load_model
 from mirrormax.pruning import prune
 from mirrormax.training import EpochBatches, TrainConfig, prepare
@@ -45,15 +43,15 @@ COUNT = f"entries with |w| ≥ {LARGE:g}"
 def run(config: TextConfig, work: Work) -> Arrays:
     """The largest size, as in the paper."""
     size, sweep = config.sizes[-1]
-    finished = run_sweep(sweep, work)
-    tasks = [(sweep.base, str(folder), work.data_dir) for each in finished for folder in each.folders]
+    data, finished = run_sweep(sweep, work)
+    tasks = [(sweep.base, str(folder), work.data_dir) for folders in finished.values() for folder in folders]
     pruned = iter(work.each(_pruned, tasks, 0.0))
     return {
         "size": np.array(size),
-        "names": np.array([each.contender.name for each in finished]),
+        "names": data["names"],
         "cuts": np.array(CUTS),
         **weight_arrays(finished),
-        **{f"{each.contender.name}/pruned": np.stack([next(pruned) for _ in each.folders]) for each in finished},
+        **{f"{name}/pruned": np.stack([next(pruned) for _ in folders]) for name, folders in finished.items()},
     }
 
 

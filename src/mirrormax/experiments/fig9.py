@@ -14,19 +14,19 @@ from pathlib import Path
 
 import numpy as np
 
+from mirrormax import _statistics as statistics
 from mirrormax._drawing import Figure, look_of, panel, row_of_axes
 from mirrormax._identity import content_digest
-from mirrormax._statistics import bootstrap_mean, difference, paired_difference, share
+from mirrormax._statistics import estimate, interval, number, percent
 from mirrormax.auditing import METRICS, Reading, read_reviews, score_readings
 from mirrormax.data import Pivot, load_pivots, word_spans
 from mirrormax.experiments import _measurements as make
 from mirrormax.experiments._measurements import About, Arrays, Measured, Measurement, Rows, Told, alone
-from mirrormax.experiments._numbers import estimate, interval, number, percent
+from mirrormax.experiments._running import Work
 from mirrormax.experiments._sweeps import PROFILES as PROFILES
 from mirrormax.experiments._sweeps import TextConfig, run_sweep
 from mirrormax.experiments._sweeps import on_data as on_data
 from mirrormax.experiments._sweeps import sources as training_sources
-from mirrormax.experiments._work import Work
 from mirrormax.nets import load_model
 
 ABOUT = About("Fig 9: attention on the decisive words", place=100, seconds=3, revision=2, after="table1")
@@ -45,7 +45,6 @@ LABELS = {
 }
 MASS = LABELS["mass"]
 PER_TOKEN = ("attention", "offsets", "special")
-SPLIT = "One of the intervals holds zero."
 BETTER = {"": "ℓ1.1 above ℓ2", "authors/": "authors' sentences: ℓ1.1 above ℓ2"}
 WHOSE = {"": "our 252 reviews", "authors/": "the authors' sentences"}
 MOST = "By the paper's score, a sentence at a time; met if the 95 % interval of the share lies above a half."
@@ -82,15 +81,14 @@ def authors_sentences(path: Path) -> tuple[Pivot, ...]:
 
 def run(config: TextConfig, work: Work) -> Arrays:
     size, sweep = config.sizes[-1]
-    finished = run_sweep(sweep, work)
-    data: Arrays = {"size": np.array(size), "names": np.array([each.contender.name for each in finished])}
+    numbers, finished = run_sweep(sweep, work)
+    data: Arrays = {"size": np.array(size), "names": numbers["names"]}
     benchmarks = {"": load_pivots()}
     for path in _authors_file(work.data_dir):
         benchmarks["authors/"] = authors_sentences(path)
-    for each in finished:
-        name = each.contender.name
+    for name, folders in finished.items():
         # A model that diverged in its first epoch reads nothing.
-        trained = [load_model(folder / "model") for folder in each.folders]
+        trained = [load_model(folder / "model") for folder in folders]
         sound = [each for each in trained if all(weight.isfinite().all() for weight in each.model.parameters())]
         if not sound:
             raise ValueError(f"every run of {name} diverged; try smaller step sizes.")
@@ -142,7 +140,7 @@ def measure(data: Arrays) -> Rows:
     for name in data["names"].tolist():
         yield alone("answers right on the marked reviews", float(data[f"{name}/correct"].mean()), column=name)
         for metric, label in LABELS.items():
-            yield alone(label, bootstrap_mean(data[f"{name}/{metric}"].mean(0)), column=name)
+            yield alone(label, statistics.bootstrap_mean(data[f"{name}/{metric}"].mean(0)), column=name)
             yield alone(f"{label}: by chance", float(data[f"{name}/{metric}/chance"].mean()), column=name)
 
 
@@ -151,15 +149,15 @@ def _more(data: Arrays, metric: str, size: float | None, *, above_chance: bool =
     first, second = (data[f"{prefix}{name}/{metric}"] for name in COMPARED)
     if above_chance:
         first, second = first - data[f"ℓ1.1/{metric}/chance"], second - data[f"ℓ2/{metric}/chance"]
-    over_reviews = paired_difference(first.mean(0), second.mean(0))
-    over_runs = difference(first.mean(1), second.mean(1))
+    over_reviews = statistics.paired_difference(first.mean(0), second.mean(0))
+    over_runs = statistics.difference(first.mean(1), second.mean(1))
     verdicts = {make.decided(gain.low, gain.high) for gain in (over_reviews, over_runs)}
     verdict = verdicts.pop() if len(verdicts) == 1 else make.UNDECIDED
     if verdict == make.UNDECIDED and size is not None and max(over_reviews.high, over_runs.high) < size:
         verdict = make.SMALLER
     runs = f",{interval(over_runs.low, over_runs.high, sign=True)} over runs" if np.isfinite(over_runs.low) else ""
     quantity = f"{BETTER[prefix]}, {LABELS[metric]}{', less chance' if above_chance else ''}"
-    why = SPLIT if verdict == make.UNDECIDED else make.REASONS.get(verdict, "")
+    why = "One of the intervals holds zero." if verdict == make.UNDECIDED else make.REASONS.get(verdict, "")
     ours = f"{estimate(over_reviews, digits=2, sign=True)} over reviews{runs}"
     row = replace(alone(quantity, over_reviews, why, ours=ours), published="more", verdict=verdict)
     if size is not None:
@@ -173,7 +171,7 @@ def _better(data: Arrays, prefix: str) -> Measurement:
     """On how many sentences ℓ1.1 selects the decisive word better; on ties, nobody does."""
     first, second = (data[f"{prefix}{name}/scaled"].mean(0) for name in COMPARED)
     better = (first > second)[first != second]
-    part = share(better)
+    part = statistics.share(better)
     ours = f"{better.sum()} of {better.size}{interval(part.low, part.high)}"
     quantity = f"sentences on which ℓ1.1 selects better than ℓ2, {WHOSE[prefix]}"
     return make.above(quantity, "3 of 5", 0.5, part, MOST, where="Fig 9's caption", ours=ours)

@@ -9,13 +9,12 @@ import numpy as np
 from scipy import optimize
 
 from mirrormax._drawing import Figure, curve, look_of, panel, row_of_axes
-from mirrormax._statistics import median
+from mirrormax._statistics import median, percent
 from mirrormax.attention import is_locally_optimal
 from mirrormax.dynamics import Trajectory, simulate_heads
 from mirrormax.experiments._measurements import About, Arrays, Measured, Rows, Told, alone, at_most, most, threshold
-from mirrormax.experiments._numbers import percent
+from mirrormax.experiments._running import Work
 from mirrormax.experiments._trials import LAST, SETTLED, Floats, Problems, class_problems, log_grid, solved, stacked
-from mirrormax.experiments._work import Work
 from mirrormax.geometry import directional_divergence
 from mirrormax.svm import att_svm, lp_svm
 

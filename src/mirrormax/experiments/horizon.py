@@ -13,12 +13,11 @@ from typing import Any
 import numpy as np
 
 from mirrormax._drawing import Figure, curve, panel, row_of_axes
-from mirrormax._statistics import finite, median
+from mirrormax._statistics import finite, median, percent
 from mirrormax.dynamics import simulate
 from mirrormax.experiments._measurements import OURS, About, Arrays, Measured, Rows, Told, alone, at_least, threshold
-from mirrormax.experiments._numbers import percent
+from mirrormax.experiments._running import Work
 from mirrormax.experiments._trials import Problems
-from mirrormax.experiments._work import Work
 from mirrormax.geometry import ElasticNet, Hypentropy, Potential, SquaredLp
 
 ABOUT = About("Potentials beyond ℓp: the horizon decides", place=260, seconds=6, revision=1)
@@ -46,11 +45,6 @@ class Config(Problems):
     lr: tuple[float, ...] = (0.1, 0.1, 0.1, 0.02)  # Hypentropy multiplies weights by e^η
     records: int = 7
 
-    @property
-    def share(self) -> Any:
-        """Of the steps, where they are recorded."""
-        return np.geomspace(0.5 ** (self.records - 1), 1.0, self.records)
-
 
 PROFILES = {
     "quick": Config(),
@@ -60,18 +54,19 @@ PROFILES = {
 
 def run(config: Config, work: Work) -> Arrays:
     """Shortfalls (potentials, norms, records, problems) at shares of the steps, and each potential's own norm."""
+    share = np.geomspace(0.5 ** (config.records - 1), 1.0, config.records)
     given = zip(POTENTIALS.values(), config.steps, config.lr, strict=True)
     return {
         "potentials": np.array(list(POTENTIALS)),
         "norms": np.array(NORMS),
         "horizon": np.array([potential.horizon for potential in POTENTIALS.values()]),
-        "share": config.share,
-        "shortfall": np.stack(work.each(_shortfalls, [(config, *each) for each in given])),
+        "share": share,
+        "shortfall": np.stack(work.each(_shortfalls, [(config, share, *each) for each in given])),
     }
 
 
-def _shortfalls(config: Config, potential: Potential, steps: int, lr: float) -> Any:
-    grid = np.rint(steps * config.share).astype(int)
+def _shortfalls(config: Config, share: Any, potential: Potential, steps: int, lr: float) -> Any:
+    grid = np.rint(steps * share).astype(int)
     run = simulate(config.batch(), p=potential, lr=lr, steps=steps, record=grid)
     return np.stack([run.margins(r if r > 1 else "l1").shortfall[-config.records :] for r in NORMS])
 

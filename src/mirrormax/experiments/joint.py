@@ -14,8 +14,8 @@ from mirrormax._drawing import Figure, look_of, panel, row_of_axes
 from mirrormax._statistics import median, share
 from mirrormax.dynamics import simulate
 from mirrormax.experiments._measurements import OURS, About, Arrays, Measured, Rows, Told, above, alone, at_most
+from mirrormax.experiments._running import Work
 from mirrormax.experiments._trials import LAST, SETTLED, Problems, solved, stacked
-from mirrormax.experiments._work import Work
 from mirrormax.svm import att_svm, joint_limit, label_excess
 
 ABOUT = About("Joint training: where W converges when the readout is trained with it", place=200, seconds=2, revision=1)

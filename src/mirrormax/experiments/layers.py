@@ -21,12 +21,11 @@ import torch
 from torch import Tensor
 
 from mirrormax._drawing import Figure, curve, look_of, panel, row_of_axes
-from mirrormax._statistics import finite, median
+from mirrormax._statistics import finite, median, number
 from mirrormax.dynamics import SimulationOptions, simulate
 from mirrormax.experiments._measurements import OURS, About, Arrays, Measured, Rows, Told, alone, at_least, at_most
-from mirrormax.experiments._numbers import number
+from mirrormax.experiments._running import Work
 from mirrormax.experiments._trials import PARTS, Problems, by_p, log_grid, max_margin
-from mirrormax.experiments._work import Work
 from mirrormax.geometry import Lp, directional_divergence
 from mirrormax.svm import att_svm
 

@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 
 from mirrormax._drawing import Figure, curve, mark_decade, panel, row_of_axes
-from mirrormax._statistics import median
+from mirrormax._statistics import median, number
 from mirrormax.dynamics import simulate_next_token
 from mirrormax.experiments._measurements import About, Arrays, Measured, Rows, Told, alone, at_most, most, threshold
-from mirrormax.experiments._numbers import number
+from mirrormax.experiments._running import Work
 from mirrormax.experiments._trials import log_grid, stacked
-from mirrormax.experiments._work import Work
 from mirrormax.geometry import directional_divergence
 from mirrormax.svm import Sample, graph_svm, priority_graph
 

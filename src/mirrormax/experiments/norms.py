@@ -25,13 +25,12 @@ import torch
 from torch import Tensor
 
 from mirrormax._drawing import COLOURS, LINES, RAMP, Figure, colour_map, panel, row_of_axes
-from mirrormax._statistics import median
+from mirrormax._statistics import median, number, percent
 from mirrormax.attention import gradient, leads
 from mirrormax.dynamics import Adam, Coordinate, Lion, Muon, Sign, Spectral, simulate
 from mirrormax.experiments._measurements import MET, About, Arrays, Measured, Measurement, Rows, Told, alone, threshold
-from mirrormax.experiments._numbers import number, percent
+from mirrormax.experiments._running import Work
 from mirrormax.experiments._trials import Floats, Problems, blocks, log_grid, some
-from mirrormax.experiments._work import Work
 from mirrormax.geometry import ElasticNet, lp_norm
 from mirrormax.problem import Problem
 from mirrormax.svm import Norm, att_svm
@@ -49,11 +48,9 @@ ALIGNED = 0.95
 SPEED = 0.2
 KEPT = 0.2  # the share of entries that a target of zeros leaves
 FIRM = 3.0  # times the threshold: from there on the firm map is the identity
-AVERAGED = ", averaged"
 CONTROL = "random directions"
 ADAM = "Adam, ε = 0"
 SHORTFALL = "median shortfall"
-GROWTH = "growth of the smallest lead per step"
 TURNS = "turns to the solution in"
 BALL = "ends on the ball"
 
@@ -203,7 +200,7 @@ def _train(config: Config, name: str) -> dict[str, Arrays]:
     if way.norm == "k-support":
         directions = run.W[run.steps >= config.steps // 2]
         W = (directions / np.linalg.norm(directions, axis=(-2, -1), keepdims=True)).mean(0)
-        leads[name + AVERAGED] = _leads(config, problem, np.stack([W] * len(grid)), run.alpha)
+        leads[f"{name}, averaged"] = _leads(config, problem, np.stack([W] * len(grid)), run.alpha)
     if way.decay:  # ⟨−∇L, W⟩ and ‖W‖ at the end, (runs,), over the largest that ‖W‖ ≤ 1/λ allows
         W = run.W[last[-1]]
         g = np.asarray(gradient(problem, W=W))
@@ -280,7 +277,7 @@ def measure(data: Arrays) -> Rows:
         yield alone(f"{rule}: λ‖W‖, median", median(radius))
     growth, law = float(np.median(data["growth"][rules.index(ADAM)])), -0.5 * float(np.log(Adam().betas[1]))
     criterion, holds = f"{number(law)} ± {percent(SPEED)}", abs(growth - law) <= SPEED * law
-    yield threshold(f"{ADAM}: {GROWTH}", criterion, growth, holds, "−½ log β₂; median.")
+    yield threshold(f"{ADAM}: growth of the smallest lead per step", criterion, growth, holds, "−½ log β₂; median.")
     control, criterion = min(shortfalls(data, CONTROL).values()), f"above {percent(BELOW)} in every norm"
     yield threshold(f"{SHORTFALL}, least of {CONTROL}", criterion, control, control > BELOW)
 

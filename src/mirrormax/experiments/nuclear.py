@@ -13,12 +13,11 @@ from typing import Any
 import numpy as np
 
 from mirrormax._drawing import Figure, look_of, panel, row_of_axes
-from mirrormax._statistics import finite, mean, median
+from mirrormax._statistics import estimate, finite, mean, median
 from mirrormax.dynamics import SimulationOptions, simulate
 from mirrormax.experiments._measurements import About, Arrays, Measured, Rows, Told, above, alone
-from mirrormax.experiments._numbers import estimate
+from mirrormax.experiments._running import Work
 from mirrormax.experiments._trials import Problems, blocks, log_grid, max_margin
-from mirrormax.experiments._work import Work
 from mirrormax.geometry import directional_divergence
 
 ABOUT = About("Factors K and Q: the nuclear norm", place=145, seconds=9, revision=1)
@@ -93,9 +92,8 @@ def measure(data: Arrays) -> Rows:
 
 def tell(data: Arrays, table: Measured) -> Told:
     nearer = [table.ours("problems that end nearer", said) for said in WAYS.values()]
-    factors, whole = (
-        [table.ours(f"median D to the SVM in the {name}", said) for name in NORMS.values()] for said in WAYS.values()
-    )
+    quantities = [f"median D to the SVM in the {name}" for name in NORMS.values()]
+    factors, whole = ([table.ours(quantity, said) for quantity in quantities] for said in WAYS.values())
     return Told(
         f"K and Q end nearer to the nuclear-norm SVM in {nearer[0]} problems, W in {nearer[1]}",
         f"Through K and Q, the median D to that SVM is {factors[0]}, to that of least Frobenius norm {factors[1]}. The "

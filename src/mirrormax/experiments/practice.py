@@ -27,13 +27,12 @@ from typing import Any, cast
 import numpy as np
 
 from mirrormax._drawing import Figure, grid_of_axes, panel
-from mirrormax._statistics import Estimate, mean
+from mirrormax._statistics import Estimate, mean, percent
 from mirrormax.experiments import _measurements as make
 from mirrormax.experiments._measurements import OURS, About, Arrays, Measured, Measurement, Rows, Told, alone
 from mirrormax.experiments._methods import LARGE, METHODS
-from mirrormax.experiments._numbers import percent
+from mirrormax.experiments._running import Work
 from mirrormax.experiments._trainings import PRUNERS, REVISION, SHARES, Job, Task, kept
-from mirrormax.experiments._work import Work
 from mirrormax.training import LanguageTraining, SentimentTraining, VisionTraining, data_digests
 
 ABOUT = About("In practice: a model with a given share of zeros", place=170, seconds=60, revision=REVISION)
@@ -47,6 +46,7 @@ COSTS = {
     "seconds": "processor time of a step, times that of AdamW",
     "state": "memory of the state, times that of the weights",
 }
+Outcomes = dict[Job, dict[str, Any]]
 LOST = (0.02, 0.1)  # nats that a sparse model may be behind dense AdamW
 
 
@@ -131,7 +131,7 @@ def run(config: Config, work: Work) -> Arrays:
     data: Arrays = {"tasks": np.array([task.name for task in config.tasks]), "units": np.array(units)}
     data["shares"] = np.array(SHARES)
 
-    def outcomes(jobs: list[Job], share: float) -> dict[Job, dict[str, Any]]:
+    def outcomes(jobs: list[Job], share: float) -> Outcomes:
         tasks = [(job, work.runs, work.data_dir) for job in jobs]
         return dict(zip(jobs, work.each(kept, tasks, share / len(config.tasks)), strict=True))
 
@@ -153,7 +153,7 @@ def _trials(task: Task) -> list[Job]:
     ]
 
 
-def _chosen(task: Task, tuned: dict[Job, dict[str, Any]]) -> dict[tuple[str, float], Job]:
+def _chosen(task: Task, tuned: Outcomes) -> dict[tuple[str, float], Job]:
     """For each method and goal the trial that is best on validation."""
     chosen: dict[tuple[str, float], Job] = {}
     sign = UNITS[task.base.chosen_by].sign
@@ -179,9 +179,7 @@ def _best(result: dict[str, Any], split: str, task: Task, share: float) -> tuple
     return result[split][best][place], best
 
 
-def _gathered(
-    task: Task, tuned: dict[Job, dict[str, Any]], chosen: dict[tuple[str, float], Job], results: dict[Job, Any]
-) -> Arrays:
+def _gathered(task: Task, tuned: Outcomes, chosen: dict[tuple[str, float], Job], results: Outcomes) -> Arrays:
     """Results as arrays: of each method and goal over seeds, its curve over shares, its trials, zeros and settling."""
     data: Arrays = {"methods": np.array([name for name, _ in task.methods])}
     for (name, goal), job in chosen.items():

@@ -16,8 +16,8 @@ from torch.nn import functional
 from mirrormax._drawing import AROUND_ZERO, Figure, colour_map, curve, panel, row_of_axes
 from mirrormax.attention import Attention, attention_weights
 from mirrormax.experiments._measurements import About, Arrays, Measured, Rows, Told, alone
+from mirrormax.experiments._running import Work
 from mirrormax.experiments._trials import Size, stacked
-from mirrormax.experiments._work import Work
 from mirrormax.optim import MirrorDescent
 
 ABOUT = About("Sparsity: what p does to the weights", place=150, seconds=9, revision=1)

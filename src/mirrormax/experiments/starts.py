@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 
 from mirrormax._drawing import Figure, look_of, panel, row_of_axes
-from mirrormax._statistics import share
+from mirrormax._statistics import percent, share
 from mirrormax.dynamics import simulate, warm_start
 from mirrormax.experiments._measurements import LATE, About, Arrays, Measured, Rows, Told, above, alone
-from mirrormax.experiments._numbers import percent
+from mirrormax.experiments._running import Work
 from mirrormax.experiments._trials import LAST, Problems, some, stacked
-from mirrormax.experiments._work import Work
 from mirrormax.geometry import lp_norm
 from mirrormax.theory import boundary_starts
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from mirrormax._drawing import Figure, look_of, panel, row_of_axes
 from mirrormax.experiments._measurements import About, Arrays, Measured, Rows, Told, alone
-from mirrormax.experiments._work import Work
+from mirrormax.experiments._running import Work
 from mirrormax.optim import MirrorDescent, equivalent_lr
 
 ABOUT = About("Step size: which to start from, for each p", place=160, seconds=28, revision=1)

@@ -14,11 +14,11 @@ from mirrormax._drawing import Figure, curve, look_of, panel, row_of_axes
 from mirrormax._statistics import Sample
 from mirrormax.experiments import _measurements as make
 from mirrormax.experiments._measurements import About, Arrays, Measured, Rows, Told, alone
-from mirrormax.experiments._sweeps import PAPER_SIZES, TextConfig, arrays, run_sweep
+from mirrormax.experiments._running import Work
+from mirrormax.experiments._sweeps import PAPER_SIZES, TextConfig, run_sweep
 from mirrormax.experiments._sweeps import PROFILES as PROFILES
 from mirrormax.experiments._sweeps import on_data as on_data
 from mirrormax.experiments._sweeps import sources as sources
-from mirrormax.experiments._work import Work
 
 ABOUT = About("Table 1: accuracy of text classifiers", place=80, seconds=66, revision=1)
 # IMDb test accuracy in percent, mean and standard deviation over ten trials, best test epoch, by p and blocks.
@@ -51,8 +51,8 @@ AHEAD_OR_NOT = {
 def run(config: TextConfig, work: Work) -> Arrays:
     data: Arrays = {"sizes": np.array([name for name, _ in config.sizes])}
     for name, sweep in config.sizes:
-        finished = run_sweep(sweep, work, share=1 / len(config.sizes))
-        data |= {f"{name}/{key}": value for key, value in arrays(finished).items()}
+        numbers, _ = run_sweep(sweep, work, share=1 / len(config.sizes))
+        data |= {f"{name}/{key}": value for key, value in numbers.items()}
     return data
 
 

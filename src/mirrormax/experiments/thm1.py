@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 
 from mirrormax._drawing import Figure, curve, look_of, panel, row_of_axes
-from mirrormax._statistics import median
+from mirrormax._statistics import median, number, percent
 from mirrormax.dynamics import regularization_path
 from mirrormax.experiments._measurements import About, Arrays, Measured, Rows, Told, alone, threshold
-from mirrormax.experiments._numbers import number, percent
+from mirrormax.experiments._running import Work
 from mirrormax.experiments._trials import Problems, max_margin, stacked
-from mirrormax.experiments._work import Work
 
 ABOUT = About("Theorem 1: the regularisation path converges to the attention SVM", place=120, seconds=40, revision=3)
 BELOW = 1e-3

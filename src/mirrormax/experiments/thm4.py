@@ -20,13 +20,12 @@ import numpy as np
 
 from mirrormax import theory
 from mirrormax._drawing import Figure, curve, look_of, mark_decade, panel, row_of_axes
-from mirrormax._statistics import mean, median
+from mirrormax._statistics import mean, median, number
 from mirrormax.attention import gradient
 from mirrormax.dynamics import simulate
 from mirrormax.experiments._measurements import MET, About, Arrays, Measured, Rows, Told, alone, at_least, claim
-from mirrormax.experiments._numbers import number
+from mirrormax.experiments._running import Work
 from mirrormax.experiments._trials import Size, log_grid, max_margin, some
-from mirrormax.experiments._work import Work
 from mirrormax.geometry import direction
 from mirrormax.theory import SMALLEST_STEP, boundary_starts, fit_rate, rate
 

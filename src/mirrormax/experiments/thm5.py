@@ -18,14 +18,13 @@ from typing import Any
 import numpy as np
 
 from mirrormax._drawing import Figure, curve, look_of, panel, row_of_axes
-from mirrormax._statistics import finite, median
+from mirrormax._statistics import finite, median, number
 from mirrormax.data import example2, sphere_problem
 from mirrormax.dynamics import joint_regularization_path
 from mirrormax.experiments import _measurements as make
 from mirrormax.experiments._measurements import About, Arrays, Measured, Rows, Told, alone
-from mirrormax.experiments._numbers import number
+from mirrormax.experiments._running import Work
 from mirrormax.experiments._trials import stacked
-from mirrormax.experiments._work import Work
 from mirrormax.svm import att_svm, label_margin, lp_svm
 from mirrormax.theory import estimate_nu
 
@@ -43,7 +42,6 @@ CLAIM = "Under Assumption B the joint path of W and v converges to both SVMs (Th
 LIMIT = "where B is not refuted: largest D of"
 DECIDED = "r(Γ − Γ₂) = log 2n"
 BEFORE = "where B is not refuted, one radius before: largest D of"
-OUTSIDE = "outside the hypothesis (B refuted)"
 TRAINED = (
     "Training (Fig 6) follows one path from zero and may end in another selection; the regularisation path is the best "
     "of several starts."
@@ -172,7 +170,7 @@ def measure(data: Arrays) -> Rows:
             ours = f"{R.max():,.0f}; {(far < R).sum()} of {len(R)} beyond {far:,.0f}"
             yield alone(f"largest R, r = {growth}", ours, column=p)
             outside = median(data[f"D_W/{p:g}"][~within, g, -1])
-            yield alone(f"{OUTSIDE}: median D of W, r = {growth}", outside, RADII, column=p)
+            yield alone(f"outside the hypothesis (B refuted): median D of W, r = {growth}", outside, RADII, column=p)
 
 
 def tell(data: Arrays, table: Measured) -> Told:

@@ -10,12 +10,10 @@ from typing import Any
 import numpy as np
 
 from mirrormax._drawing import Figure, curve, panel, row_of_axes
-from mirrormax._statistics import Sample
+from mirrormax._statistics import Sample, number, percent
 from mirrormax.experiments._measurements import NOTEBOOK, About, Arrays, Measured, Rows, Told, alone, greater, same_gap
-from mirrormax.experiments._numbers import number, percent
-from mirrormax.experiments._sweeps import Sweep, arrays, contenders, data_of, run_sweep
-from mirrormax.experiments._weights import draw_measures, weight_arrays
-from mirrormax.experiments._work import Work
+from mirrormax.experiments._running import Work
+from mirrormax.experiments._sweeps import Sweep, contenders, data_of, draw_measures, run_sweep, weight_arrays
 from mirrormax.training import PROFILES as TRAINING
 from mirrormax.training import TrainConfig, VisionTraining, read_metrics
 
@@ -73,12 +71,12 @@ def sources(config: Config, data_dir: Path | None) -> dict[str, str]:
 
 
 def run(config: Config, work: Work) -> Arrays:
-    finished = run_sweep(config.sweep, work)
-    data = {"data": np.array(config.sweep.base.data), **arrays(finished), **weight_arrays(finished)}
-    for each, key in product(finished, ("test_accuracy", "train_accuracy")):  # (seeds, epochs)
-        rows = [[row[key] for row in read_metrics(folder)] for folder in each.folders]
+    numbers, finished = run_sweep(config.sweep, work)
+    data = {"data": np.array(config.sweep.base.data), **numbers, **weight_arrays(finished)}
+    for name, key in product(finished, ("test_accuracy", "train_accuracy")):  # (seeds, epochs)
+        rows = [[row[key] for row in read_metrics(folder)] for folder in finished[name]]
         longest = max(map(len, rows))  # a run that stopped early keeps its last
-        data[f"{each.contender.name}/curve/{key}"] = np.array([row + row[-1:] * (longest - len(row)) for row in rows])
+        data[f"{name}/curve/{key}"] = np.array([row + row[-1:] * (longest - len(row)) for row in rows])
     return data
 
 

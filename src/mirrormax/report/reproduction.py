@@ -22,8 +22,7 @@ import mirrormax
 from mirrormax import experiments
 from mirrormax._files import load_arrays
 from mirrormax.experiments import DIFFERS, ERRATUM, LATE, NOT_PUBLISHED, RERUN, SMALLER, VERDICTS, Measurement, Result
-from mirrormax.report.maps import attention_maps
-from mirrormax.report.pages import render
+from mirrormax.report.pages import attention_maps, render
 
 BADGES = {  # what a verdict on a claim of the paper is called
     "met": "holds",
@@ -99,9 +98,7 @@ def fold(rows: Iterable[Measurement]) -> list[Block]:
     ]
 
 
-def reproduction_page(
-    results: Sequence[Result], profile: str, data_dir: Path | None = None, *, missing: int = 0
-) -> str:
+def reproduction_page(results: Sequence[Result], profile: str, data_dir: Path | None = None, missing: int = 0) -> str:
     """The document; ``missing`` experiments are still at work."""
     studies = _studies(profile)
     claims = [claim for result in results for claim in _claims(result, studies)]
@@ -221,9 +218,6 @@ def _counts(results: Sequence[Result]) -> dict[str, Any]:
     return {"verdicts": verdicts, "lines": lines, "differing": differing}
 
 
-SENTENCE = re.compile(r"(?<=\.) (?=[A-Zℓ])")
-
-
 def _several(verdicts: Iterable[str]) -> list[tuple[str, str]]:
     """Verdicts, each with how often it is there."""
     counts = Counter(verdicts)
@@ -234,7 +228,7 @@ def _section(result: Result, profile: str, data_dir: Path | None, studies: Seque
     data = [] if data_dir is None else ["--data-dir", str(data_dir)]
     rows = result.measurements
     parts = [block.parted() for block in fold(rows)]
-    first, *others = SENTENCE.split(result.shows)
+    first, *others = re.split(r"(?<=\.) (?=[A-Zℓ])", result.shows)
     maps = getattr(experiments.load_experiment(result.name), "maps", None)
 
     def decided(sources: tuple[str, ...]) -> list[str]:

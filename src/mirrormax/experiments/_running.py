@@ -1,11 +1,9 @@
-"""Results of experiments in a folder: found again by what they came from, made where there is none.
+"""Running experiments: what a module must hold to be one, how its tasks get done, and its results in a folder.
 
 ``OUT/<experiment>/<key>/`` is a :class:`~mirrormax._results.ResultFolder` whose key is that of its identity: the
 configuration, the contents of the data, and the experiment's revision. A result of anything else lies elsewhere, so
 nothing stale is taken for current and nothing finished is taken away. ``data.npz`` is what ``run`` made; all else is
 told from it, and told anew without a run when the package has changed.
-
-What a module of this package must hold to be an experiment says :class:`Experiment`.
 """
 
 from __future__ import annotations
@@ -13,21 +11,23 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterable, Iterator
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import mirrormax
 from mirrormax._drawing import Figure, headline, house_style, save
 from mirrormax._files import load_arrays
 from mirrormax._identity import choices, identity, key, this_code
+from mirrormax._parallel import dask_client, on_cluster, on_one_thread
 from mirrormax._results import ResultFolder
 from mirrormax.experiments import load_experiment
 from mirrormax.experiments._measurements import About, Arrays, Claim, Measured, Measurement, Told
-from mirrormax.experiments._work import Work
 
+Answer = TypeVar("Answer")
 BEYOND = 150.0
 """Experiments placed here or later go beyond the paper, and are run only if they are asked for."""
 
@@ -48,6 +48,82 @@ class Experiment(Protocol):
     def measure(self, data: Arrays) -> Iterable[Measurement]: ...
     def tell(self, data: Arrays, table: Measured) -> Told: ...
     def draw(self, data: Arrays, table: Measured) -> Figure: ...
+
+
+@dataclass(eq=False)
+class Work:
+    """Does lists of tasks, in order, and calls ``advance`` with the share of the whole that each one is.
+
+    Tasks are cut the same way however many processes there are. Each depends on its arguments alone and runs on one
+    thread, so the answer is the same to the last bit, whether it comes from here, from the processes of ``pool``, which
+    all experiments share, or from a dask ``client``.
+    """
+
+    jobs: int = 1
+    client: Any = None
+    data_dir: Path | None = None
+    runs: Path = Path("runs")
+    anew: bool = False
+    pool: Any = None
+    advance: Callable[[float], None] = lambda share: None
+    renewed: set[Path] = field(default_factory=set)  # folders whose contents were done again: ``anew`` is that once
+
+    def each(
+        self, function: Callable[..., Answer], tasks: Sequence[tuple[Any, ...]], share: float = 1.0
+    ) -> list[Answer]:
+        """``[function(*task) for task in tasks]``; the function must be found by its name in a module.
+
+        ``share`` is how much of everything to be done these tasks are.
+        """
+        calls = [(function, *task) for task in tasks]
+        coming: Iterator[Any]
+        if self.client is not None:
+            coming = on_cluster(self.client, _call, calls)
+        elif self.pool is None:
+            coming = (on_one_thread(_call, call) for call in calls)
+        else:
+            # Not cancelled if one fails: the pool ends then, and its manager stumbles over futures that are gone.
+            futures = [self.pool.submit(on_one_thread, _call, call) for call in calls]
+            coming = (future.result() for future in futures)
+        answers = []
+        for answer in coming:
+            answers.append(answer)
+            self.advance(share / len(tasks))
+        return answers
+
+
+def _call(call: tuple[Any, ...]) -> Any:
+    return call[0](*call[1:])
+
+
+@contextmanager
+def open_work(
+    jobs: int = 1,
+    backend: str = "loky",
+    scheduler: str | None = None,
+    data_dir: Path | None = None,
+    runs: Path = Path("runs"),
+    anew: bool = False,
+) -> Iterator[Work]:
+    """A :class:`Work` with ``jobs`` processes, or connected to the scheduler of a dask cluster if that is the backend.
+
+    ``runs`` is where training runs are kept; a cluster's machines must see it, and ``data_dir``, by the same path.
+    ``anew`` trains again what is trained.
+    """
+    with dask_client(jobs, backend, scheduler) as client:
+        if jobs == 1 or client is not None:
+            yield Work(jobs, client, data_dir, runs, anew)
+            return
+        from joblib.externals.loky import ProcessPoolExecutor
+
+        pool = ProcessPoolExecutor(jobs)
+        with warnings.catch_warnings():
+            # loky replaces a process whose memory has grown, and nothing is lost.
+            warnings.filterwarnings("ignore", "A worker stopped", UserWarning)
+            try:
+                yield Work(jobs, None, data_dir, runs, anew, pool)
+            finally:  # all is done by now, or was interrupted
+                pool.shutdown(kill_workers=True)
 
 
 @dataclass(frozen=True)
@@ -170,14 +246,12 @@ def _read(folder: ResultFolder, name: str) -> Result:
     experiment, manifest = load_experiment(name), folder.manifest()
     if manifest is None or not manifest.complete or folder.damaged() is not None:
         raise OSError(f"the result in {folder.path} does not read back as it was written; check the disk.")
-    config, stored = (
-        json.loads((folder.path / f"{file}.json").read_text("utf-8")) for file in ("config", "measurements")
-    )
+    stored = json.loads((folder.path / "measurements.json").read_text("utf-8"))
     return Result(
         name=name,
         title=experiment.ABOUT.title,
         folder=folder.path,
-        config=config,
+        config=json.loads((folder.path / "config.json").read_text("utf-8")),
         shows=stored["shows"],
         measurements=[Measurement(**row) for row in stored["rows"]],
         claims=[Claim(**claim) for claim in stored["claims"]],
