@@ -12,7 +12,7 @@ from torch import nn
 
 import mirrormax
 from mirrormax.auditing import AuditOptions, adapter_for, load_audit, log_odds, watching
-from mirrormax.auditing.collect import Row, Sample, asked
+from mirrormax.auditing.collect import Row, Sample, queried
 from mirrormax.auditing.run import local_optimality
 
 NO_CONTROLS = {"controls": 0, "shuffled": 0, "samples": 4}
@@ -134,7 +134,7 @@ def test_a_sample_is_uniform():
 def test_queries_are_tokens_that_are_there(query, positions):
     lengths = torch.tensor([4, 2])
     mask = (torch.arange(4) < lengths[:, None])[:, None].expand(2, 4, 4)
-    assert asked(mask, query).nonzero()[:, 1].tolist() == positions
+    assert queried(mask, query).nonzero()[:, 1].tolist() == positions
 
 
 @pytest.mark.parametrize(("query", "rows"), [("first", 6), ("last", 6), ("all", 46), (5, 5), (8, 4)])

@@ -42,9 +42,15 @@ class Pass:
 
 
 def read(
-    opened: Opened, text: str, query: int | None = None, words_only: bool = True,
-    layer: int | None = None, head: int | str = 0, pruned: float = 0.0, without: int | None = None,
-) -> dict[str, Any]:  # fmt: skip
+    opened: Opened,
+    text: str,
+    query: int | None = None,
+    words_only: bool = True,
+    layer: int | None = None,
+    head: int | str = 0,
+    pruned: float = 0.0,
+    without: int | None = None,
+) -> dict[str, Any]:
     """One head's attention in a text, small maps of all heads, and the path from the query to the prediction.
 
     ``query`` is the place of a token; by default the one that the model answers at, the last token of a language

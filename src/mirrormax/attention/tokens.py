@@ -223,5 +223,5 @@ def _one_of(*arguments: tuple[str, Tensor | None]) -> None:
     """Refuse neither and both of two arguments."""
     given = [value is not None for _, value in arguments]
     if sum(given) != 1:
-        wanted, found = ", or ".join(name for name, _ in arguments), "both" if all(given) else "neither"
-        raise ValueError(f"is_locally_optimal needs {wanted}, got {found}; pass one of them.")
+        names, count = ", or ".join(name for name, _ in arguments), "both" if all(given) else "neither"
+        raise ValueError(f"is_locally_optimal needs {names}, got {count}; pass one of them.")

@@ -32,7 +32,7 @@ SHUFFLED_TEXTS = 32
 """Texts of which shuffled heads read every token; the batch of the last of these is read whole."""
 
 
-def asked(mask: Tensor, query: Query) -> Tensor:
+def queried(mask: Tensor, query: Query) -> Tensor:
     """Which queries (B, Q) of a mask (B, Q, T) are in question."""
     there, order = present(mask), torch.arange(mask.shape[1], device=mask.device)
     if query == "all":
@@ -184,9 +184,9 @@ class Collected:
         masks = [_without_sink(view) if self.options.skip_sink else view.mask for view in views]
         fewest = torch.stack([mask.sum(-1) for mask in masks]).amin(0)  # (B, Q)
         own = views[0].call.mask
-        wanted, every = (asked(own, query) & (fewest > 1) for query in (self.query, "all"))
+        wanted, every = (queried(own, query) & (fewest > 1) for query in (self.query, "all"))
         first, count = self.sequences, int(wanted.sum())
-        self.alone += int(asked(own, self.query).sum()) - count
+        self.alone += int(queried(own, self.query).sum()) - count
         self.sequences += len(wanted)
         self.rows += count
         if not every.any():

@@ -88,8 +88,8 @@ def packaged_model(name: str) -> Path:
     models = [file for file in files if file.suffix.lower() == GGUF]
     models += [file.parent for file in files if file.name == "config.json" and any(file.parent.glob("*.safetensors"))]
     if len(models) != 1:
-        found = ", ".join(str(model) for model in models) or "none"
-        raise FileNotFoundError(f"the package {name} must carry one model, found {found}; give its path.")
+        names = ", ".join(map(str, models)) or "none"
+        raise FileNotFoundError(f"the package {name} must carry one model, found {names}; give its path.")
     return models[0]
 
 

@@ -70,8 +70,8 @@ def audit(
 
     >>> from torch import nn
     >>> encoder = nn.TransformerEncoderLayer(d_model=8, nhead=2, batch_first=True)
-    >>> found = mirrormax.audit(encoder, [torch.randn(4, 5, 8)], p=1.5, samples=4)
-    >>> [(head.layer, head.head, 0 <= head.ratio <= 1) for head in found.heads]
+    >>> result = mirrormax.audit(encoder, [torch.randn(4, 5, 8)], p=1.5, samples=4)
+    >>> [(head.layer, head.head, 0 <= head.ratio <= 1) for head in result.heads]
     [(0, 0, True), (0, 1, True)]
     """
     options, words = options_of(options, choices).sized(), vocabulary or Vocabulary()

@@ -27,7 +27,7 @@ TINY = 1e-12  # what a weight counts as at least where it is raised to a negativ
 class Method:
     """AdamW or Muon, whose knob is the weight decay, and nothing between steps; the others say what they do besides."""
 
-    told_the_share = False
+    takes_share = False
 
     def __init__(self, model: nn.Module, lr: float, knob: Any, share: float, steps: int, seed: int, muon: bool) -> None:
         self.model, self.knob, self.share, self.steps, self.muon = model, knob, share, steps, muon
@@ -89,7 +89,7 @@ class Gradual(Method):
     x goes from 0 to 1 between the two shares of the training that are its knob, in 20 prunings.
     """
 
-    told_the_share = True
+    takes_share = True
 
     def start(self, lr: float) -> list[Optimizer]:
         first, last = self.knob
@@ -111,7 +111,7 @@ class Pat(Method):
     stays as it is ("healing").
     """
 
-    told_the_share = True
+    takes_share = True
 
     def start(self, lr: float) -> list[Optimizer]:
         from torchao.prototype.pat.optim import PruneOptimizer
@@ -130,7 +130,7 @@ class RigL(Method):
     magnitude, and as many come back at zero where the gradient is largest.
     """
 
-    told_the_share = True
+    takes_share = True
 
     def start(self, lr: float) -> list[Optimizer]:
         self.masks = []
@@ -187,7 +187,7 @@ class AdaBreg(Method):
 class Target(Method):
     """MirrorAdamW with ``sparsity=``, by Muon's direction with moments of matrices; the knob is its weight decay."""
 
-    told_the_share = True
+    takes_share = True
 
     def start(self, lr: float) -> list[Optimizer]:
         options: Any = {"sparsity": self.share, "total_steps": self.steps, "weight_decay": self.knob, "clip": None}
@@ -205,9 +205,9 @@ class Way:
     small: bool = False  # whether the model is a small dense one with as many weights as a sparse one keeps
 
     @property
-    def told_the_share(self) -> bool:
+    def takes_share(self) -> bool:
         """Whether it depends on the share of zeros that is asked for."""
-        return self.small or self.kind.told_the_share
+        return self.small or self.kind.takes_share
 
 
 LARGE = (6e-3, 1.2e-2, 2.4e-2)  # for orthogonalised steps

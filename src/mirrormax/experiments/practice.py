@@ -147,7 +147,7 @@ def _trials(task: Task) -> list[Job]:
     """All trials, the first of every method before the second of any, so that an early look sees everybody."""
     count = len(task.methods[0][1])
     return [
-        Job(task, name, *trials[k], TUNED if METHODS[name].told_the_share else None)
+        Job(task, name, *trials[k], TUNED if METHODS[name].takes_share else None)
         for k in range(count)
         for name, trials in task.methods
     ]
@@ -159,11 +159,11 @@ def _chosen(task: Task, tuned: Outcomes) -> dict[tuple[str, float], Job]:
     sign = UNITS[task.base.chosen_by].sign
     for name, _ in task.methods:
         own = [job for job in tuned if job.method == name]
-        told = METHODS[name].told_the_share
-        for goal in GOALS[1:] if told else GOALS:
-            at = TUNED if told else goal
+        takes_share = METHODS[name].takes_share
+        for goal in GOALS[1:] if takes_share else GOALS:
+            at = TUNED if takes_share else goal
             best = max(own, key=lambda job: sign * _best(tuned[job], "validation", task, at)[0])
-            chosen[name, goal] = replace(best, share=goal) if told else best
+            chosen[name, goal] = replace(best, share=goal) if takes_share else best
     return chosen
 
 
@@ -253,7 +253,7 @@ def _curve(data: Arrays, task: str, name: str, unit: Unit) -> Any:
     """At each share the best of the method's goals; those who are told a share begin with it."""
     curves = [data.get(f"{task}/{name}/{percent(goal)}/curve") for goal in GOALS]
     values = unit.sign * np.stack([unit.sign * curve for curve in curves if curve is not None]).max(0)
-    return np.where(np.array(SHARES) < TUNED, np.nan, values) if METHODS[name].told_the_share else values
+    return np.where(np.array(SHARES) < TUNED, np.nan, values) if METHODS[name].takes_share else values
 
 
 def _ranked(table: Measured, task: str, unit: Unit, goal: float) -> list[Measurement]:
