@@ -22,8 +22,7 @@ import torch
 from torch import Tensor
 
 from mirrormax.geometry import Lp
-from mirrormax.optim.kernels import check_gradient, is_dense
-from mirrormax.optim.sharding import PLAIN
+from mirrormax.optim.kernels import PLAIN, check_gradient, is_dense
 from mirrormax.optim.update import ALL, Numbers, Places, Rule, Tensors, at
 
 # How weights and gradients are seen by numpy, which has no bfloat16.
