@@ -2,7 +2,7 @@
 
 import torch
 
-from mirrormax.optim.reference import power
+from mirrormax.optim.update import power
 
 
 def reference_orthogonal(m):

@@ -21,7 +21,7 @@ from torch import nn
 
 from mirrormax import MirrorAdamW, MirrorDescent
 from mirrormax.geometry import Lp
-from mirrormax.optim.reference import power
+from mirrormax.optim.update import power
 
 ULP = 24
 SHAPES = [(5, 7), (3,), (), (2, 3), (4, 6)]
