@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -73,12 +73,10 @@ class Opened:
     @contextmanager
     def pruned(self, share: float) -> Iterator[None]:
         """The model with this share of its weights, those of the smallest magnitude, set to zero for a while."""
-        done = pruning.prune(self.loaded.model, share) if share else None
-        try:
+        with ExitStack() as stack:
+            if share:
+                stack.callback(pruning.prune(self.loaded.model, share).undo)
             yield
-        finally:
-            if done is not None:
-                done.undo()
 
     @cached_property
     def quality(self) -> dict[str, Any]:
