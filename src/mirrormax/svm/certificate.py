@@ -241,15 +241,15 @@ def _stationary(A: Array, w: Array, p: float) -> tuple[Array, Array, float]:
 
     Entries that A_S w = 1 needs are not: without them the sums do not cancel.
     """
-    found = w, lam, left = _newton(A, w, p)
+    plain = w, lam, left = _newton(A, w, p)
     cancelled = np.abs(A.T @ lam) <= ROUNDING * EPS * (np.abs(A).T @ np.abs(lam))
     if left > SOLVED or not (cancelled & (w != 0)).any():
-        return found
+        return plain
     w, _, left = _newton(np.where(cancelled, 0.0, A), w, p)
     u = (np.abs(w) / np.abs(w).max()) ** (p - 1) * np.sign(w)
     lam = np.linalg.lstsq(A.T, u, rcond=None)[0]
     left = max(left, float(np.abs(A.T @ lam - u).max()))
-    return (w, lam, left) if left <= INEXACT else found
+    return (w, lam, left) if left <= INEXACT else plain
 
 
 def _newton(A: Array, w: Array, p: float) -> tuple[Array, Array, float]:
