@@ -12,8 +12,7 @@ from typing import Any
 
 from mirrormax import auditing, pruning
 from mirrormax._statistics import bootstrap_mean
-from mirrormax.app.folders import DAMAGE, read_object, reason, run_label, walk
-from mirrormax.app.folders import text as plain_text
+from mirrormax.app.folders import DAMAGE, plain_text, read_object, reason, run_label, walk
 
 SHIPPED = Path(__file__).parent / "models"
 DEEPEST = 4
