@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -12,8 +12,7 @@ from typing import Any
 
 from mirrormax import auditing, pruning
 from mirrormax._statistics import bootstrap_mean
-from mirrormax.app.folders import DAMAGE, read_object, reason, run_label, walk
-from mirrormax.app.folders import text as plain_text
+from mirrormax.app.folders import DAMAGE, plain_text, read_object, reason, run_label, walk
 
 SHIPPED = Path(__file__).parent / "models"
 DEEPEST = 4
@@ -73,12 +72,10 @@ class Opened:
     @contextmanager
     def pruned(self, share: float) -> Iterator[None]:
         """The model with this share of its weights, those of the smallest magnitude, set to zero for a while."""
-        done = pruning.prune(self.loaded.model, share) if share else None
-        try:
+        with ExitStack() as stack:
+            if share:
+                stack.callback(pruning.prune(self.loaded.model, share).undo)
             yield
-        finally:
-            if done is not None:
-                done.undo()
 
     @cached_property
     def quality(self) -> dict[str, Any]:

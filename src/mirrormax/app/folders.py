@@ -59,7 +59,7 @@ def read_object(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path.name} is no JSON") from None
     if not isinstance(value, dict):
         raise ValueError(f"{path.name} holds no JSON object")
-    return {text(key): sendable(part, path.name) for key, part in value.items()}
+    return {plain_text(key): sendable(part, path.name) for key, part in value.items()}
 
 
 def sendable(value: Any, where: str, depth: int = DEEPEST_JSON) -> Any:
@@ -67,15 +67,15 @@ def sendable(value: Any, where: str, depth: int = DEEPEST_JSON) -> Any:
     if depth == 0:
         raise ValueError(f"{where} is nested more than {DEEPEST_JSON} deep")
     if isinstance(value, dict):
-        return {text(key): sendable(part, where, depth - 1) for key, part in value.items()}
+        return {plain_text(key): sendable(part, where, depth - 1) for key, part in value.items()}
     if isinstance(value, list):
         return [sendable(part, where, depth - 1) for part in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
-    return text(value) if isinstance(value, str) else value
+    return plain_text(value) if isinstance(value, str) else value
 
 
-def text(value: str) -> str:
+def plain_text(value: str) -> str:
     """Text that UTF-8 has: half a surrogate pair, or a byte of a file's name, becomes a question mark."""
     return value.encode("utf-8", "replace").decode()
 
@@ -99,12 +99,12 @@ def run_label(training: dict[str, Any]) -> str:
     for name, value in (("lr", lr), ("seed", training.get("seed"))):
         if isinstance(value, (int, float)):
             parts.append(f"{name} {value:g}")
-    return text(", ".join(part for part in parts if part))
+    return plain_text(", ".join(part for part in parts if part))
 
 
 def reason(error: BaseException) -> str:
     """Why a folder is damaged, in a few words."""
     if isinstance(error, OSError) and error.strerror:
         where = f": {Path(error.filename).name}" if isinstance(error.filename, str) else ""
-        return text(f"{error.strerror}{where}")
-    return text(str(error) or type(error).__name__).splitlines()[0].rstrip(".")
+        return plain_text(f"{error.strerror}{where}")
+    return plain_text(str(error) or type(error).__name__).splitlines()[0].rstrip(".")

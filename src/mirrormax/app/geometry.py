@@ -217,7 +217,7 @@ def _weights(problem: Problem, own: Track, plane: WeightPlane) -> dict[str, Any]
         sample, token = np.nonzero(others)
         x, z = problem.X[sample, own.alpha[sample]] - problem.X[sample, token], problem.z[sample]
         margin = np.einsum("md,md->m", x, z @ own.unit.T)
-        drawn["solution"] = plain_list(plane.solution)
+        drawn["solution"] = plain_list(plane.place(own.unit))
         drawn["half_planes"] = plain_list(plane.half_planes(x, z, margin))
     return drawn
 

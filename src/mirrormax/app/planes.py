@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,15 +39,8 @@ def token_planes(tokens: Array, target: Array, first: Array) -> Array:
     n, _, d = tokens.shape
     if d == 2:
         return np.tile(np.eye(2), (n, 1, 1))
-    return np.stack([_pair(_candidates(tokens[i], target[i], first[i])) for i in range(n)])
-
-
-def _candidates(tokens: Array, target: Array, first: Array) -> Iterator[Array]:
-    """Directions for a sample's plane, the best first; those of the spread are computed if they are needed."""
-    yield target
-    yield first
-    yield from np.linalg.svd(tokens - tokens.mean(0), full_matrices=False)[2]
-    yield from np.eye(len(target))
+    spread = np.linalg.svd(tokens - tokens.mean(1, keepdims=True), full_matrices=False)[2]
+    return np.stack([_pair([target[i], first[i], *spread[i], *np.eye(d)]) for i in range(n)])
 
 
 @dataclass(frozen=True)
@@ -55,13 +48,11 @@ class WeightPlane:
     """A plane in the space of weights, through a direction U with ‖U‖ = 1, and the unit ball's cut with it.
 
     ``axes`` (2, d, d)    orthonormal; weights are placed by their projections on these
-    ``solution`` (2,)     the place of U
     ``ball`` (k, 2)       the edge of {W in the plane: ‖W‖ ≤ 1}
     ``entries``           the two entries of W that the axes are, as (row, column); None where they are none
     """
 
     axes: Array
-    solution: Array
     ball: Array
     entries: tuple[tuple[int, int], ...] | None
 
@@ -87,7 +78,6 @@ def entries_plane(direction: Array, norm: float | str, ranking: Array) -> Weight
     """
     flat = np.sort(np.argsort(-np.abs(ranking), axis=None, kind="stable")[:2])
     axes = np.eye(ranking.size)[flat].reshape(2, *ranking.shape)
-    solution = direction.ravel()[flat]
     rest = np.where(axes.any(0), 0.0, direction)
     rays = np.einsum("ka,ade->kde", CIRCLE, axes)
     if isinstance(norm, str):
@@ -100,14 +90,14 @@ def entries_plane(direction: Array, norm: float | str, ranking: Array) -> Weight
     else:
         near = size_of(direction - rest, norm) / size_of(rays, norm)
     entries = tuple(divmod(k, ranking.shape[1]) for k in flat.tolist())
-    return WeightPlane(axes, solution, near[:, None] * CIRCLE, entries)
+    return WeightPlane(axes, near[:, None] * CIRCLE, entries)
 
 
 def start_plane(direction: Array, norm: float | str, first: Array) -> WeightPlane:
     """Through the origin, ``direction`` (d, d) and the weights ``first`` (d, d): where training ends and began."""
     axes = _pair([direction.ravel(), first.ravel(), *np.eye(3, direction.size)]).reshape(2, *direction.shape)
     ball = CIRCLE / size_of(np.einsum("ka,ade->kde", CIRCLE, axes), norm)[:, None]
-    return WeightPlane(axes, np.einsum("ade,de->a", axes, direction), ball, None)
+    return WeightPlane(axes, ball, None)
 
 
 def _pair(candidates: Iterable[Array]) -> Array:

@@ -39,7 +39,7 @@ _sphere = lru_cache(maxsize=16)(sphere_problem)
 SPHERE_BOUNDS = {"seed": (0, 999_999), "n": (1, 40), "T": (2, 40), "d": (2, MOST_DIMENSIONS)}
 
 STEPS = (100, 300, 1500, 6000)
-POTENTIALS = ("Lp", "SquaredLp", "Hypentropy")
+POTENTIALS: dict[str, Callable[[float], Potential]] = {"Lp": Lp, "SquaredLp": SquaredLp, "Hypentropy": Hypentropy}
 RULES: dict[str, tuple[Any, str]] = {
     "sign": ("sign", "linf"),
     "adam": ("adam", "linf"),
@@ -150,9 +150,7 @@ class Question:
         """The potential that trains the path of this p."""
         if self.rule != "mirror":
             return Lp(2.0)
-        if self.potential == "Hypentropy":
-            return Hypentropy(self.beta)
-        return Lp(p) if self.potential == "Lp" else SquaredLp(p)
+        return POTENTIALS[self.potential](self.beta if self.potential == "Hypentropy" else p)
 
     def norm(self, p: float) -> float | str:
         """The exponent of the SVM that belongs to it, or the name of its norm."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from mirrormax import auditing, nets
 from mirrormax._files import checksum
-from mirrormax.app.folders import DAMAGE, read_object, read_regular, reason, run_label, text, walk
+from mirrormax.app.folders import DAMAGE, plain_text, read_object, read_regular, reason, run_label, walk
 
 SUFFIXES = {
     ".svg": "image/svg+xml",
@@ -63,7 +63,7 @@ class Runs:
                 results.append(result)
         results.sort(key=lambda result: (-result["time"], result["place"]))
         return {
-            "folder": text(str(self.root)),
+            "folder": plain_text(str(self.root)),
             "exists": self.root.is_dir(),
             "reports": reports,
             "results": results[:MOST_RESULTS],
@@ -135,7 +135,7 @@ class Runs:
         return {"place": place, "name": place, "time": time, "when": _when(time), "damaged": why}
 
     def _place(self, path: Path) -> str:
-        return text(path.relative_to(self.root).as_posix())
+        return plain_text(path.relative_to(self.root).as_posix())
 
 
 def _training(folder: Path, entries: Entries, config: dict[str, Any], summary: dict[str, Any]) -> dict[str, Any] | None:

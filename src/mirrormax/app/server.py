@@ -29,8 +29,7 @@ import mirrormax
 from mirrormax._checks import integer, number
 from mirrormax.app.attention import MEAN, read
 from mirrormax.app.checkpoints import Checkpoints
-from mirrormax.app.folders import DAMAGE, reason
-from mirrormax.app.folders import text as plain_text
+from mirrormax.app.folders import DAMAGE, plain_text, reason
 from mirrormax.app.geometry import geometry
 from mirrormax.app.guards import FILE_POLICY, PATIENCE, Gate, refusal
 from mirrormax.app.question import Problems, Question, read_question

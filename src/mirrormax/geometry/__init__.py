@@ -1,12 +1,9 @@
 """ℓp geometry: potentials with their mirror maps, norms, and distances between directions."""
 
 from mirrormax._checks import check_exponent
-from mirrormax.geometry.elastic_net import ElasticNet, GroupElasticNet
-from mirrormax.geometry.hypentropy import Hypentropy
-from mirrormax.geometry.lp import Lp, SquaredLp
-from mirrormax.geometry.norms import dual_exponent, dual_norm, lp_norm
+from mirrormax.geometry.families import ElasticNet, GroupElasticNet, Hypentropy, Lp, SquaredLp
+from mirrormax.geometry.norms import dual_exponent, dual_norm, lp_norm, signed_power
 from mirrormax.geometry.potential import Potential, as_potential, bregman, cosine, direction, directional_divergence
-from mirrormax.geometry.powers import signed_power
 
 __all__ = [
     "ElasticNet",

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from mirrormax._arrays import in_kind
-from mirrormax.geometry.norms import Dim, dual_exponent, lp_norm, vector_dims, widen
+from mirrormax.geometry.norms import Dim, lp_norm, vector_dims, widen
 
 
 class Potential(ABC):
@@ -117,20 +117,6 @@ class Potential(ABC):
     def spec(self) -> dict[str, Any]:
         """Plain data from which :func:`as_potential` makes this potential again."""
         return {"name": type(self).__name__, **dataclasses.asdict(self)}  # type: ignore[call-overload]
-
-
-class _OfItsHorizon(Potential):
-    """A potential whose norm is the ℓr norm of its ``horizon``, r."""
-
-    @property
-    @abstractmethod
-    def horizon(self) -> float: ...
-
-    def norm(self, w: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
-        return lp_norm(w, self.horizon, dim, keepdim)
-
-    def dual_norm(self, g: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
-        return lp_norm(g, dual_exponent(self.horizon), dim, keepdim)
 
 
 def as_potential(p: float | Potential | Mapping[str, Any]) -> Potential:

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from mirrormax.geometry import Potential
-from mirrormax.optim.kernels import check_memory, pieces
-from mirrormax.optim.sharding import shard, whole
+from mirrormax.optim.kernels import check_memory, pieces, shard, whole
 from mirrormax.optim.update import Tensors
 
 CHUNK = 32_768  # entries that are mapped at once: few enough for torch to do so by one thread, in one order

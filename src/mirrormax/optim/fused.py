@@ -22,8 +22,7 @@ import torch
 from torch import Tensor
 
 from mirrormax.geometry import Lp
-from mirrormax.optim.kernels import check_gradient, is_dense
-from mirrormax.optim.sharding import PLAIN
+from mirrormax.optim.kernels import PLAIN, check_gradient, is_dense
 from mirrormax.optim.update import ALL, Numbers, Places, Rule, Tensors, at
 
 # How weights and gradients are seen by numpy, which has no bfloat16.
@@ -78,10 +77,9 @@ class Rows:
 
     def receive(self, grads: list[Tensor]) -> list[Tensor]:
         """Enter the gradients; they, or copies of those that do not lie in memory as their weights do."""
-        self.of_g = self.of_w
+        self.of_g = self.of_w if set(map(DTYPE, grads)) == {self.of_w} else self.of_u
         places = self.addresses(grads, self.of_g)
         if places is None:
-            self.of_g = self.of_w if set(map(DTYPE, grads)) == {self.of_w} else self.of_u
             grads = list(grads)
             for k, (g, w) in enumerate(zip(grads, self.weights, strict=True)):
                 if self.addresses([g], self.of_g, [k]) is None:
@@ -104,11 +102,7 @@ class Rows:
             return None
         if list(map(SHAPE, tensors)) != at(self.shapes, places) or any(map(Tensor.is_neg, tensors)):
             return None
-        strides = at(self.strides, places)
-        if strides.count(None) == len(tensors):  # all are contiguous
-            if not all(map(Tensor.is_contiguous, tensors)):
-                return None
-        elif [None if t.is_contiguous() else t.stride() for t in tensors] != strides:
+        if [None if t.is_contiguous() else t.stride() for t in tensors] != at(self.strides, places):
             return None
         ends = self.table[places, 5] + list(map(Tensor.storage_offset, tensors))
         if (ends * dtype.itemsize > [t.untyped_storage().nbytes() for t in tensors]).any():

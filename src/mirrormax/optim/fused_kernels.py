@@ -432,21 +432,20 @@ def norm_kernel(code: int, of_g: str, of_u: str) -> Any:
     return kept(norms, code, of_g, of_u)
 
 
-def _counts(bits: Any, shift: int, prefix: int) -> Any:
+@kept
+def counts(bits: Any, shift: int, prefix: int) -> Any:
     """How many numbers, by their bits without the sign, begin with ``prefix`` and go on with each digit of 16 bits."""
-    counts = np.zeros(65_536, np.int64)
+    numbers = np.zeros(65_536, np.int64)
     most = np.int64(2) ** (8 * bits.itemsize - 1) - 1
     for i in range(len(bits)):
         digits = (np.int64(bits[i]) & most) >> shift
         if digits >> 16 == prefix:
-            counts[digits & 65_535] += 1
-    return counts
+            numbers[digits & 65_535] += 1
+    return numbers
 
 
-def _threshold(u: Any, w: Any, lam: Any) -> None:
+@kept
+def threshold(u: Any, w: Any, lam: Any) -> None:
     """w ← the firm threshold of u."""
     for i in range(len(u)):
         w[i] = firm(u[i], lam)
-
-
-counts, threshold = kept(_counts), kept(_threshold)

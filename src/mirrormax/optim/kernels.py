@@ -1,4 +1,7 @@
-"""Ways to take the step of :mod:`~mirrormax.optim.update` in place: piece by piece, compiled, traced, or in rows."""
+"""Ways to take the step of :mod:`~mirrormax.optim.update` in place: piece by piece, compiled, traced, or in rows.
+
+And what these ask of a tensor: whether all of it is here (FSDP2's DTensor is not), and how it lies in memory.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from mirrormax.optim.sharding import PLAIN
 from mirrormax.optim.update import Numbers, Rule, Tensors, update
 
 # Temporaries of pieces of this many entries stay in a processor's cache, and are no burden to an accelerator's memory.
 CHUNK = {"cpu": 131_072, "other": 16_777_216}
+PLAIN = frozenset((Tensor, nn.Parameter))  # subclasses may be anything
 
 
 def step_eagerly(rule: Rule, numbers: Numbers, tensors: Tensors, chunk: int | None = None) -> None:
@@ -83,6 +86,16 @@ def step_rows(rule: Rule, numbers: Numbers, tensors: Tensors) -> None:
     tensors.u[rows] = new.u
     if not tensors.own:
         tensors.w[rows] = new.w
+
+
+def shard(t: Tensor) -> Tensor:
+    """The part of a distributed tensor that lives here; an ordinary tensor is its own shard."""
+    return t if type(t) in PLAIN or not hasattr(t, "to_local") else t.to_local()
+
+
+def whole(t: Tensor) -> Tensor:
+    """All of a distributed tensor, the same on every process; an ordinary tensor as it is."""
+    return t if type(t) in PLAIN or not hasattr(t, "full_tensor") else t.full_tensor()
 
 
 def in_one_order(tensors: Tensors) -> bool:

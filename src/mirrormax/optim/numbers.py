@@ -12,8 +12,8 @@ from torch import Tensor
 
 from mirrormax.geometry import Lp, Potential
 from mirrormax.optim import fused
+from mirrormax.optim.kernels import PLAIN, whole
 from mirrormax.optim.preparation import Batch
-from mirrormax.optim.sharding import PLAIN, whole
 from mirrormax.optim.update import Number, Numbers
 
 EUCLIDEAN = Lp(2.0)

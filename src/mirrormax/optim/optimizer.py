@@ -25,7 +25,6 @@ from mirrormax.optim.groups import param_groups
 from mirrormax.optim.hyperparameters import canonical, checked, checked_lr, final_share, pattern_of
 from mirrormax.optim.numbers import bring_numbers, refuse_nonfinite
 from mirrormax.optim.preparation import Batch, Prepared, prepare
-from mirrormax.optim.sharding import shard
 from mirrormax.optim.update import Rule
 
 Params = Iterable[Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, Tensor]]
@@ -188,7 +187,7 @@ class MirrorOptimizer(Optimizer):
         for batch in batches:
             ours = [grad_of[id(param)] for param in batch.params]
             if batch.rule.in_pieces:
-                ours = list(map(shard, ours))
+                ours = list(map(kernels.shard, ours))
             if batch.kernel == "fused":
                 ours = batch.rows.receive(ours)
             else:
@@ -226,6 +225,7 @@ def _restored(loaded: Any, saved: Any) -> Any:
         return loaded
     if isinstance(saved, Tensor) and saved.dtype != loaded.dtype and saved.shape == loaded.shape:
         rounded = saved.to(loaded.device, loaded.dtype)
-        if torch.equal(shard(rounded).nan_to_num(), shard(loaded).nan_to_num()):  # unless a hook changed it
+        ours, theirs = (kernels.shard(t).nan_to_num() for t in (rounded, loaded))
+        if torch.equal(ours, theirs):  # unless a hook changed it
             return saved.detach().to(loaded.device, copy=True)
     return loaded.clone()

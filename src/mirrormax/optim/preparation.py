@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 from mirrormax.geometry import Lp
 from mirrormax.optim import fused, kernels, target
 from mirrormax.optim.dual import fit, make_true
-from mirrormax.optim.sharding import PLAIN, shard, whole
+from mirrormax.optim.kernels import PLAIN, shard, whole
 from mirrormax.optim.update import ALL, Numbers, Places, Rule, Tensors, at
 
 VERSION = attrgetter("_version")

@@ -26,8 +26,7 @@ from torch import Tensor
 from mirrormax.optim import fused
 from mirrormax.optim.dual import fit
 from mirrormax.optim.hyperparameters import checked_length, final_share, pattern_of
-from mirrormax.optim.kernels import CHUNK, in_a_row, in_one_order, pieces
-from mirrormax.optim.sharding import shard
+from mirrormax.optim.kernels import CHUNK, in_a_row, in_one_order, pieces, shard
 from mirrormax.optim.update import Tensors
 
 if TYPE_CHECKING:

@@ -356,9 +356,6 @@ def spread(array: Any, rivals: Index, T: int) -> Any:
 
 def shown(value: Any) -> str:
     """A number, a potential's p, or the range of several."""
-    if isinstance(value, Real) or getattr(value, "shape", None) == ():
-        return f"{float(value):g}"
-    if hasattr(value, "p"):  # a potential
-        return f"{float(value.p):g}"
+    value = getattr(value, "p", value)
     array = np.asarray(value.detach().cpu() if isinstance(value, torch.Tensor) else value, dtype=np.float64)
     return f"{array.min():g} to {array.max():g}" if array.min() < array.max() else f"{array.min():g}"

@@ -181,8 +181,8 @@ def solve_rows(
             answer.verdicts[k] = verdict = confirm(answer.verdicts[k], x[k], z[k], c[k] > 0, *sides)
             if verdict.feasible is False:
                 certificate.refute(k, verdict.lam)
-    told = zip(certificate.gap, answer.verdicts, answer.iterations, p, strict=True)
-    texts = [_status(gap, tol, verdict, steps, at, soft=False) for gap, verdict, steps, at in told]
+    results = zip(certificate.gap, answer.verdicts, answer.iterations, p, strict=True)
+    texts = [_status(gap, tol, verdict, steps, at, soft=False) for gap, verdict, steps, at in results]
     unique = np.array([norm is None or is_unique(norm, rows, certificate, k) for k in range(len(texts))])
     return Solved(certificate, answer.iterations, texts, unique)
 

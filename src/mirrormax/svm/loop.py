@@ -149,8 +149,9 @@ class Move(Members):
     w: Array
 
 
+@dataclass
 class Point(Members):
-    """What the two kinds of points have in common: pairs λ∘s that go to zero, and a system for the next step."""
+    """What the two kinds of points have in common: pairs λ∘s that go to zero, u = Aᵀλ, a system for the next step."""
 
     lam: Array
     s: Array
@@ -177,12 +178,8 @@ class Point(Members):
 
 @dataclass
 class DualPoint(Point):
-    """Multipliers and slacks, with u = Aᵀλ, w = sign(u)|u|^{q−1}, its derivative, and v = A w."""
+    """Multipliers and slacks, with w = sign(u)|u|^{q−1}, its derivative, and v = A w."""
 
-    lam: Array
-    s: Array
-    u: Array
-    w: Array
     curvature: Array
     v: Array
     slack_is_free = True  # so that a step from far off the central path is not trusted, and s > 0 by its length
@@ -193,7 +190,7 @@ class DualPoint(Point):
         u = problem.rows.adj(lam)
         steep = power(u, problem.q - 2)
         w = steep * u
-        return cls(lam, np.empty_like(lam), u, w, (problem.q - 1) * steep, problem.rows.fwd(w))
+        return cls(lam, np.empty_like(lam), w, u, (problem.q - 1) * steep, problem.rows.fwd(w))
 
     def relative_gap(self, problem: HardMargin) -> Array:
         """1 − lb/ub = 1 − (bᵀλ)(min v/b)/⟨u, w⟩, over the rows that exist (b > 0)."""
@@ -246,19 +243,15 @@ class DualPoint(Point):
 
 @dataclass
 class PrimalPoint(Point):
-    """Multipliers, strictly feasible weights and their slacks; ``power`` is |w|^{p−2}, u = Aᵀλ."""
+    """Multipliers, strictly feasible weights and their slacks; ``power`` is |w|^{p−2}."""
 
-    lam: Array
-    s: Array
-    w: Array
     power: Array
-    u: Array
     slack_is_free = False
 
     @classmethod
     def at(cls, problem: HardMargin, w: Array, lam: Array) -> PrimalPoint:
         rows = problem.rows
-        return cls(lam, problem.inequalities(rows.fwd(w) - problem.b), w, power(w, problem.p - 2), rows.adj(lam))
+        return cls(lam, problem.inequalities(rows.fwd(w) - problem.b), w, rows.adj(lam), power(w, problem.p - 2))
 
     def relative_gap(self, problem: HardMargin) -> Array:
         """1 − lb/ub with ub = ‖w‖_p / min(A w / b) and lb = bᵀλ / ‖Aᵀλ‖_q, over the rows that exist (b > 0)."""

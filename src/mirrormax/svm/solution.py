@@ -36,7 +36,7 @@ class Solution(Generic[A]):
                   Where infeasible, the constraints in the Farkas certificate.
     ``doubt``     where it is not known whether ``support`` is right. Weights of a relative gap ε may be ε^{1/p} from
                   the solution where p > 2, .1 at p = 9. The multipliers tell more, and mostly all, see
-                  :mod:`mirrormax.svm.support`; what they leave open stands here, and a warning names it.
+                  :mod:`mirrormax.svm.certificate`; what they leave open stands here, and a warning names it.
     ``unique``    whether the multipliers prove that there is no other solution: always so in ℓp.
     ``status``    one text per problem: ``optimal``, ``infeasible: …``, or what stopped it and what to do next.
 

@@ -240,7 +240,7 @@ class WholePoint(PrimalPoint):
     @classmethod
     def at(cls, problem: HardMargin, w: Array, lam: Array) -> WholePoint:
         rows, steep = problem.rows, np.maximum(np.abs(w), 1e-300) ** (problem.p - 2)
-        return cls(lam, rows.fwd(w) - problem.b, w, steep, rows.adj(lam))
+        return cls(lam, rows.fwd(w) - problem.b, w, rows.adj(lam), steep)
 
     def weight(self, problem: HardMargin) -> Array:
         p, share = problem.p, dot(self.lam, self.s)[:, None] / self.w.shape[1]

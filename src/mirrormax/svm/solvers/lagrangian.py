@@ -204,11 +204,9 @@ class Run:
 
     def metric(self, w: Array, image: Array) -> Array:
         """D (1, N): 1/ψ''(w), for p > 2 the secant of ∇ψ between w and ∇ψ*(Aᵀλ⁺) where these differ."""
-        if self.p == 2:
-            return np.ones_like(w)
         size = np.abs(w)
         derivative = np.maximum(size, SMALLEST * size.max()) ** (2 - self.p) / (self.p - 1)
-        if self.p < 2:
+        if self.p <= 2:
             return np.asarray(derivative)
         u = self.mirror(w, self.p)
         gap = image - u

@@ -112,7 +112,7 @@ class SoftPrimal(Pairs, PrimalPoint):
         smaller = np.where(smaller > 1e-3 * larger, smaller, t * larger / (cap * larger - t))
         s, xi = np.where(slack > 0, larger, smaller), np.where(slack > 0, smaller, larger)
         lam = np.where(slack > 0, t / s, cap - t / xi)
-        return cls(lam, np.concatenate([s, xi], axis=1), w, power(w, problem.p - 2), problem.rows.adj(lam))
+        return cls(lam, np.concatenate([s, xi], axis=1), w, problem.rows.adj(lam), power(w, problem.p - 2))
 
     def direction(self, problem: HardMargin, factor: System, weight: Array, target: Array, residual: Array) -> Move:
         rows = problem.rows
@@ -123,7 +123,7 @@ class SoftPrimal(Pairs, PrimalPoint):
 
     def moved(self, problem: HardMargin, move: Move, length: Array) -> SoftPrimal:
         lam, w = self.lam + length * move.lam, self.w + length * move.w
-        return SoftPrimal(lam, self.s + length * move.s, w, power(w, problem.p - 2), problem.rows.adj(lam))
+        return SoftPrimal(lam, self.s + length * move.s, w, problem.rows.adj(lam), power(w, problem.p - 2))
 
     def guarded(self, problem: HardMargin, move: Move) -> tuple[Array, Array]:
         return np.ones_like(self.w), np.zeros_like(self.w)
