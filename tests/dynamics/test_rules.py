@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from reference_steps import ReferenceTensor
 
 from mirrormax.attention import leads, predict
 from mirrormax.data import class_problem, sphere_problem
@@ -19,6 +18,7 @@ from mirrormax.dynamics import (
     simulate,
     simulate_heads,
 )
+from mirrormax.optim.reference import ReferenceTensor
 from mirrormax.svm import att_svm
 
 from .problems import sphere_batch

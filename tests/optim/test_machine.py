@@ -15,13 +15,11 @@ import torch
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-from reference_steps import ReferenceTensor
-from reference_threshold import firm, reference_threshold
 from torch import nn
 
 from mirrormax import MirrorAdamW, MirrorDescent
 from mirrormax.geometry import Lp
-from mirrormax.optim.update import power
+from mirrormax.optim.reference import ReferenceTensor, firm, power, reference_threshold
 
 ULP = 24
 SHAPES = [(5, 7), (3,), (), (2, 3), (4, 6)]

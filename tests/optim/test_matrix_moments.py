@@ -5,10 +5,10 @@ import copy
 import pytest
 import torch
 from optimizer_table import PLAIN, set_gradients
-from reference_steps import ReferenceTensor
 from torch import nn
 
 import mirrormax as mm
+from mirrormax.optim.reference import ReferenceTensor
 
 KERNELS = [{}, {"fused": False}, {"capturable": True}]
 SHAPES = [(30, 40), (40, 30), (8, 3, 3, 3), (600, 500), (1, 5), (0, 4)]  # the fourth is larger than a piece

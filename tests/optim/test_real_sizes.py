@@ -4,11 +4,11 @@ import functools
 
 import pytest
 import torch
-from reference_steps import ReferenceTensor
 from torch import nn
 
 from mirrormax import MirrorAdamW, MirrorDescent
 from mirrormax.optim import fused, kernels
+from mirrormax.optim.reference import ReferenceTensor
 
 BERT = [(30522, 768), (512, 768), (2, 768), *[(768, 768)] * 4, (3072, 768), (3072,), (768, 3072), *[(768,)] * 8]
 GPT_2 = [(50257, 768), (1024, 768), (768, 2304), (2304,), (768, 768), (768, 3072), (3072,), (3072, 768), *[(768,)] * 7]

@@ -8,10 +8,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference_threshold import reference_threshold
 from torch import nn
 
 from mirrormax import MirrorAdamW, MirrorDescent
+from mirrormax.optim.reference import reference_threshold
 from mirrormax.optim.target import kth_smallest, set_total_steps, thresholded
 
 SCOPES = {"global": (0.8, "global"), "matrix": (0.7, "matrix"), "row": (0.75, "row"), "2:4": ("2:4", "global")}

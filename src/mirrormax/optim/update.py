@@ -18,8 +18,7 @@ and then
 Where the mirror map is the identity, weights may be their own dual variables: u is w.
 
 :func:`update` is what :mod:`~mirrormax.optim.kernels` runs, eagerly piece by piece or through ``torch.compile``;
-:mod:`~mirrormax.optim.fused_kernels` is the same in one pass over memory. The paper's update in its plainest form, slow
-and what every fast path must equal, is :func:`reference_step`.
+:mod:`~mirrormax.optim.fused_kernels` is the same in one pass over memory.
 """
 
 from __future__ import annotations
@@ -217,19 +216,3 @@ def orthogonal(m: Tensor, steps: int = 5) -> Tensor:
 def _plus(x: Tensor, y: Tensor, factor: Number) -> Tensor:
     """x + factor·y in one operation, where that can be; x is a temporary."""
     return x.add_(factor * y) if isinstance(factor, Tensor) else x.add_(y, alpha=factor)
-
-
-def reference_step(w: Tensor, g: Tensor, lr: float, p: float) -> Tensor:
-    """One ℓp-AttGD step in float64: raise the entries to the power p−1, subtract ηg, raise back to 1/(p−1)."""
-    w, g = w.to(torch.float64), g.to(torch.float64)
-    return power(power(w, p - 1) - lr * g, 1 / (p - 1))
-
-
-def power(x: Tensor, exponent: float) -> Tensor:
-    return x.sign() * x.abs() ** exponent
-
-
-def reference_dual_norm(g: Tensor, p: float) -> float:
-    """‖g‖_q, q = p/(p−1), by which the normalised step divides g (plus 2.2e-16)."""
-    q = p / (p - 1)
-    return float((g.to(torch.float64).abs() ** q).sum() ** (1 / q))
