@@ -1,7 +1,12 @@
-"""SIGTERM ends a command as Ctrl-C does: one sentence, a code that is no success, and a run that can go on."""
+"""SIGTERM ends a command as Ctrl-C does: one sentence, a code that is no success, and a run that can go on.
 
+So does a reader that goes away, without the sentence."""
+
+import os
 import shlex
 import signal
+import subprocess
+import sys
 import threading
 from importlib import import_module
 
@@ -9,6 +14,7 @@ import pytest
 
 from mirrormax import commands
 from mirrormax._interrupts import Terminated, terminable
+from mirrormax.data import save_problem, sphere_problem
 
 TINY = shlex.split("--train-limit 60 --patch 4 --dim 8 --hidden 8 --blocks 1 --heads 2 --head-dim 4 --batch-size 16")
 
@@ -67,3 +73,14 @@ def test_in_another_thread_signals_are_left_alone():
     thread.start()
     thread.join()
     assert seen == [signal.SIG_DFL]
+
+
+def test_a_command_whose_reader_has_gone_ends_without_a_word(tmp_path):
+    save_problem(tmp_path / "problem.npz", sphere_problem(0))
+    reader, writer = os.pipe()
+    os.close(reader)  # as head does when it has seen enough
+    command = [sys.executable, "-m", "mirrormax", "svm", "problem.npz", "--out", "solution.npz"]
+    with os.fdopen(writer, "w") as pipe:
+        done = subprocess.run(command, cwd=tmp_path, stdout=pipe, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (141, "")
+    assert (tmp_path / "solution.npz").exists()

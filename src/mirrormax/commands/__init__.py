@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import os
 import re
 import sys
 import textwrap
@@ -98,6 +99,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with sign_of_life(command, wanted), terminable(), extra(EXTRAS.get(command)):
             args = build_parser(arguments).parse_args(arguments)
             code: int = args.run(args)
+            sys.stdout.flush()
+    except BrokenPipeError:  # who reads has seen enough, as head has; Python would flush once more at the end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except (OSError, ValueError, MissingExtraError) as error:
         sentence = _reason(error) if isinstance(error, OSError) else str(error)
         sys.stderr.write(f"mirrormax: {sentence if args is None else _in_flags(sentence, args.parser)}\n")
