@@ -339,6 +339,8 @@ def test_what_an_adapter_says_of_its_model_is_not_said_again_otherwise(choice):
     assert adapter_for(adapter, form="token") is adapter
     with pytest.raises(ValueError, match=f"{next(iter(choice))} goes to the adapter itself"):
         mirrormax.audit(adapter, [torch.randn(2, 5, 8)], **choice)
+    with pytest.raises(ValueError, match="ways goes to the adapter itself"):
+        adapter_for(adapter, ways={"Mine": None})
 
 
 def test_masks_that_add_numbers_are_biases_of_position():

@@ -232,7 +232,7 @@ def adapter_for(
 ) -> Adapter:
     """The adapter of a model, an adapter being its own; see :class:`Adapter` for what may be said about the model."""
     if isinstance(model, Adapter):
-        for name, given, own in (("form", form, model.form), ("head", head, None)):
+        for name, given, own in (("form", form, model.form), ("head", head, None), ("ways", ways, None)):
             if given not in (None, own):
                 raise ValueError(
                     f"{name} goes to the adapter itself, as in adapter_for(model, {name}=…); give it there."
