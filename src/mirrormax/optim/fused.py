@@ -176,10 +176,12 @@ def _pool() -> ThreadPoolExecutor:
 def norms(rows: Rows, p: float) -> Any:
     """‖g‖_q of the gradients in these rows, worked out in the type of dual variables, or in float64; q = p/(p − 1)."""
     table, kernels = np.ascontiguousarray(rows.table[:, (2, 5)]), load_kernels()
-    likes = _like(rows.of_g), _like(torch.float64 if p == 2 else rows.of_u)
-    of_g, of_u = (like.dtype.name for like in likes)
     if p == 2:
-        return np.sqrt(kernels.square_kernel(of_g)(table, *likes, BLOCK))
+        own = torch.float32 if rows.of_g == torch.bfloat16 else rows.of_g
+        likes = _like(rows.of_g), _like(own)
+        return np.sqrt(kernels.square_kernel(likes[0].dtype.name)(table, *likes, BLOCK))
+    likes = _like(rows.of_g), _like(rows.of_u)
+    of_g, of_u = (like.dtype.name for like in likes)
     return kernels.norm_kernel(_code(1 / (p - 1)), of_g, of_u)(table, 1 / (p - 1), *likes, BLOCK)
 
 

@@ -355,7 +355,8 @@ def step_kernel(kind: int, code: int, of_w: str, of_g: str, of_u: str) -> Any:
 def _sum_of_squares(x: Any) -> Any:
     total = 0.0
     for i in range(len(x)):
-        total += x[i] * x[i]
+        wide = np.float64(x[i])
+        total += wide * wide
     return total
 
 
